@@ -1,0 +1,207 @@
+"""What a campaign leaves on disk: planned first, scored blind, unblinded last.
+
+DIR/campaign.json        contract, phase, cells with opaque run ids, marks, seeds, digests
+DIR/sealed/arms.json     salt, arms, which cell belongs to which; mode 0600, not read before the scores are frozen
+DIR/ledger.jsonl         hash-chained events
+DIR/runs/RUN_ID/         one run directory a cell, published by rename when it is sealed
+DIR/scores/RUN_ID.json   metrics by the evaluator, blind to the arm
+DIR/frozen.json          the digest of every score, with what is missing
+DIR/unblinded.json       the arm of every cell
+DIR/results.parquet, results.csv, calibration.json, report.html
+"""
+
+from vqkit.errors import Rejected, raise_all
+from vqkit.formats import canonical, digests, files, knobs, schema
+from vqkit.formats.contract import METRICS, QUALITY, Contract
+from vqkit.formats.intervention import PHASES
+from vqkit.formats.run import PLAN_DIGESTS, RUN_ID, STATES
+from vqkit.formats.schema import COUNT, DIGEST, HEX64, NAME, TEXT, closed
+
+CAMPAIGN, ARMS, LEDGER, FROZEN, UNBLINDED = (
+    "campaign.json",
+    "sealed/arms.json",
+    "ledger.jsonl",
+    "frozen.json",
+    "unblinded.json",
+)
+RUNS, SCORES = "runs", "scores"
+MAX_BYTES = 256 << 20
+EVENTS = ("planned", "claimed", "sealed", "failed", "scored", "frozen", "unblinded")
+OUTCOMES = (*STATES, "timeout", "crashed", "missing", "unverified")  # of a cell, in every table
+LEVELS = ("none", "V0", "V1", "V2", "V3", "V4", "V5")
+
+_NUMBER = {"type": "number"}
+_MARKS = {"type": "array", "items": COUNT, "minItems": 1, "uniqueItems": True}
+
+CAMPAIGN_SCHEMA = closed(
+    schema={"const": "vqkit.campaign/1"},
+    name=NAME,
+    phase={"enum": list(PHASES)},
+    contract={"type": "object"},
+    dataset=closed(id=NAME, digest=DIGEST),
+    seeds={"type": "array", "items": COUNT, "minItems": 1, "uniqueItems": True},
+    marks=_MARKS,
+    device={"enum": ["cpu", "cuda"]},
+    threads={"type": "integer", "minimum": 1},
+    sweep=DIGEST,
+    digests=closed(source=DIGEST, environment=DIGEST, contract=DIGEST, dataset=DIGEST, analysis=DIGEST, arms=DIGEST),
+    cells={"type": "array", "items": closed(run_id=RUN_ID, seed=COUNT, intervention=DIGEST), "minItems": 1},
+)
+ARMS_SCHEMA = closed(
+    schema={"const": "vqkit.arms/1"},
+    salt=HEX64,
+    arms={
+        "type": "array",
+        "minItems": 1,
+        "items": closed(
+            label=NAME,
+            role={"enum": ["reference", "arm"]},
+            proposal=TEXT | {"maxLength": 1 << 18},
+            effective=knobs.assignment_schema(),
+            status={"enum": ["reference", "effective", "no_effect"]},
+        ),
+    },
+    cells={"type": "array", "items": closed(run_id=RUN_ID, arm=NAME)},
+)
+CHECK_SCHEMA = closed(
+    id={"type": "string", "pattern": "^V[0-5]\\.[a-z0-9_.-]+$"},
+    level={"enum": list(LEVELS[1:])},
+    status={"enum": ["passed", "failed", "not_run"]},
+    expected=TEXT,
+    found=TEXT,
+)
+MARK_SCORE_SCHEMA = closed(
+    mark=COUNT,
+    tokens=COUNT,
+    perplexity=_NUMBER,
+    normalized_perplexity=_NUMBER,
+    utilization=_NUMBER,
+    mse=_NUMBER,
+    psnr=_NUMBER,
+    ssim=_NUMBER,
+    counts={"type": "array", "items": COUNT},
+    flags={"type": "array", "items": {"enum": ["fewer_tokens_than_codes"]}},
+    guardrails={
+        "type": "object",
+        "propertyNames": {"enum": list(QUALITY)},
+        "additionalProperties": closed(limit=_NUMBER, status={"enum": ["ok", "broken"]}),
+    },
+)
+SCORE_SCHEMA = closed(
+    schema={"const": "vqkit.score/1"},
+    run_id=RUN_ID,
+    seed={"type": ["integer", "null"]},
+    state={"enum": list(OUTCOMES)},
+    verification=closed(
+        status={"enum": ["passed", "failed"]},
+        level={"enum": list(LEVELS)},
+        checks={"type": "array", "items": CHECK_SCHEMA},
+        not_proven={"type": "array", "items": TEXT},
+    ),
+    digests={
+        "type": "object",
+        "propertyNames": {"enum": [*PLAN_DIGESTS, "plan", "evidence", "manifest"]},
+        "additionalProperties": DIGEST,
+    },
+    resources={"type": ["object", "null"]},
+    marks={"type": "array", "items": MARK_SCORE_SCHEMA},
+)
+FROZEN_SCHEMA = closed(
+    schema={"const": "vqkit.frozen/1"},
+    campaign=DIGEST,
+    planned=COUNT,
+    complete=COUNT,
+    failed=COUNT,
+    missing=COUNT,
+    scores={"type": "array", "items": closed(run_id=RUN_ID, score=DIGEST, state={"enum": list(OUTCOMES)})},
+)
+UNBLINDED_SCHEMA = closed(
+    schema={"const": "vqkit.unblinded/1"},
+    campaign=DIGEST,
+    frozen=DIGEST,
+    arms={
+        "type": "array",
+        "items": closed(
+            label=NAME,
+            role={"enum": ["reference", "arm"]},
+            intervention=DIGEST,
+            effective=knobs.assignment_schema(),
+            status={"enum": ["reference", "effective", "no_effect"]},
+            expected=closed(
+                metric={"enum": [*METRICS, *QUALITY]}, direction={"enum": ["increase", "decrease", "no_change"]}
+            ),
+            rationale=TEXT,
+        ),
+    },
+    cells={"type": "array", "items": closed(run_id=RUN_ID, arm=NAME)},
+)
+EVENT_SCHEMA = closed(
+    seq=COUNT,
+    previous=DIGEST,
+    event={"enum": list(EVENTS)},
+    run_id={"oneOf": [RUN_ID, {"type": "null"}]},
+    detail={"type": "object", "additionalProperties": {"type": ["string", "number", "null"]}},
+)
+_SCHEMAS = {
+    CAMPAIGN: CAMPAIGN_SCHEMA,
+    ARMS: ARMS_SCHEMA,
+    FROZEN: FROZEN_SCHEMA,
+    UNBLINDED: UNBLINDED_SCHEMA,
+}
+LEDGER_ROOT = digests.digest("ledger", b"")
+
+
+def read(folder, name):
+    """One of the campaign's JSON files, strictly; (value, bytes). Raises ``Rejected`` with every problem."""
+    data = files.read_once(folder / name, max_bytes=MAX_BYTES)
+    value = canonical.loads_canonical(data, where=name, max_bytes=MAX_BYTES)
+    raise_all(Rejected, schema.problems(value, _SCHEMAS[name], name))
+    if name == CAMPAIGN:
+        Contract(value["contract"])
+    return value, data
+
+
+def read_score(path):
+    """One score file; (value, bytes)."""
+    data = files.read_once(path)
+    return parse_score(data, path.name), data
+
+
+def parse_score(data, where):
+    """A score from its bytes; raises ``Rejected`` with every problem."""
+    value = canonical.loads_canonical(data, where=where)
+    raise_all(Rejected, schema.problems(value, SCORE_SCHEMA, where))
+    return value
+
+
+def encode(name, value):
+    """The bytes of one of the campaign's JSON files, checked against its schema before anything is written."""
+    raise_all(Rejected, schema.problems(value, _SCHEMAS[name], name))
+    return canonical.dumps(value)
+
+
+def chain(previous, event):
+    """The digest that the next event of the ledger carries as ``previous``."""
+    return digests.digest("ledger", previous.encode(), canonical.dumps(event))
+
+
+def read_ledger(data):
+    """The events of a ledger and the digest of its head.
+
+    A last line without its newline is a write that a crash cut off: it never became an event and is left out.
+
+    Raises:
+        Rejected: E_JSON_…, E_SCHEMA_… for a malformed line, E_SCHEMA_VALUE for a broken chain.
+    """
+    events, head = [], LEDGER_ROOT
+    for number, line in enumerate(data.split(b"\n")[:-1]):
+        where = f"{LEDGER} line {number + 1}"
+        event = canonical.loads_canonical(line, where=where)
+        raise_all(Rejected, schema.problems(event, EVENT_SCHEMA, where))
+        if event["seq"] != number or event["previous"] != head:
+            raise Rejected(
+                "E_SCHEMA_VALUE", where, f"event {number} after {head}", f"{event['seq']} after {event['previous']}"
+            )
+        head = chain(head, event)
+        events.append(event)
+    return events, head
