@@ -13,7 +13,10 @@ An exception carries every problem that was found, not the first one. ``CODES`` 
 code that is not listed there can't be made, so a code in a log always has an explanation.
 """
 
+import argparse
 import json
+import sys
+import traceback
 from dataclasses import asdict, dataclass
 
 CODES = {
@@ -178,3 +181,32 @@ def raise_all(kind, problems):
     problems = list(problems)
     if problems:
         raise kind(problems)
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """argparse whose complaints are ``UsageError``, so that every error of a command has one form."""
+
+    def error(self, message):
+        raise UsageError("E_USAGE", self.prog, f"arguments as `{self.prog} --help` lists them", message)
+
+
+def guarded(main, argv):
+    """Run ``main(argv)`` as a command: its exit code, with every problem on stderr (as JSON when argv has --json)."""
+    try:
+        return main(argv) or 0
+    except VqkitError as error:
+        print(error.to_json() if "--json" in argv else error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(
+            Problem(code="E_RUN_CANCELLED", where="command", expected="the end", found="an interrupt"), file=sys.stderr
+        )
+        return RunFailed.exit_code
+    except BrokenPipeError:
+        return InternalError.exit_code
+    except Exception:
+        traceback.print_exc()
+        print(
+            Problem(code="E_INTERNAL", where="command", expected="no exception", found="the one above"), file=sys.stderr
+        )
+        return InternalError.exit_code

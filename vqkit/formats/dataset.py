@@ -139,7 +139,7 @@ def open_dataset(folder, counts=None):
         with safe_open(folder / IMAGES, framework="np") as file:
             found = {
                 name: (file.get_slice(name).get_dtype(), tuple(file.get_slice(name).get_shape()))
-                for name in file.keys()
+                for name in sorted(file.keys())
             }
             expected = {
                 name: ("U8", shape) for split in SPLITS for name, (_, shape) in _layout(split, card[split]).items()
