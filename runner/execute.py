@@ -98,7 +98,9 @@ def _train(plan, request, writer, trained, progress):
     def on_epoch(epoch, rows, images_per_second):
         if progress is not None:
             loss = float(rows[:, 0].mean())
-            progress({"epoch": epoch, "epochs": max(marks), "loss": loss, "images_per_second": images_per_second})
+            seconds = contract.train_count / images_per_second
+            event = {"epoch": epoch, "epochs": max(marks), "loss": loss, "images_per_second": images_per_second}
+            progress(event | {"seconds": seconds})
 
     def stop():
         if request.budget_seconds is not None and trained.seconds > request.budget_seconds:

@@ -64,10 +64,11 @@ def read_once(path, *, max_bytes=MAX_BYTES):
         raise Rejected("E_FILE_MISSING", path.name, "a file", "nothing") from None
     except OSError as error:
         raise Rejected("E_FILE_KIND", path.name, "a readable regular file", error.strerror) from None
+    state = os.fstat(handle)
+    if not stat.S_ISREG(state.st_mode):
+        os.close(handle)
+        raise Rejected("E_FILE_KIND", path.name, "a regular file", stat.filemode(state.st_mode))
     with open(handle, "rb") as file:
-        state = os.fstat(file.fileno())
-        if not stat.S_ISREG(state.st_mode):
-            raise Rejected("E_FILE_KIND", path.name, "a regular file", stat.filemode(state.st_mode))
         if state.st_size > max_bytes:
             raise Rejected("E_FILE_SIZE", path.name, f"at most {max_bytes} bytes", f"{state.st_size} bytes")
         data = file.read(state.st_size + 1)
