@@ -10,8 +10,9 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from vqkit.errors import Problem, Refused, Rejected, UsageError, raise_all
+from vqkit.errors import Problem, Refused, UsageError, raise_all
 from vqkit.formats import contract as contracts
 from vqkit.formats.knobs import KNOBS
 from vqkit.formats.schema import nearest
@@ -96,10 +97,8 @@ def load_yaml(path):
     """A YAML file as plain data, duplicate keys refused."""
     try:
         return OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except (OSError, ValueError, OmegaConfBaseException) as error:
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         raise UsageError("E_CONFIG", str(path), "a YAML file", str(error)) from None
-    except Exception as error:  # PyYAML's own errors share no base with the others
-        raise Rejected("E_CONFIG", str(path), "a YAML file", str(error)) from None
 
 
 def _compose(overrides):

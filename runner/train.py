@@ -122,7 +122,7 @@ class Trainer:
 
     def state(self):
         """The weights, name → float32 array, contiguous in torch's own axis order."""
-        return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in self.model.state_dict().items()}
+        return {name: tensor.cpu().contiguous().numpy().copy() for name, tensor in self.model.state_dict().items()}
 
     def step(self):
         """One optimizer step at ``position``; writes its log row and moves ``position`` on."""
