@@ -107,11 +107,10 @@ def test_two_runs_side_by_side_agree(request_for, tiny_data, tmp_path):
         from runner.execute import execute
         from runner.plan import Request
         from vqkit.formats.contract import Contract
-        execute(Request(
-            intervention=artifact_bytes(), contract=Contract(tiny_spec()), phase="development", seed=101, marks=(0, 1, 2),
-            device="cpu", threads=1, data=Path({str(tiny_data)!r}), out=Path(sys.argv[1]), run_id="run-0123456789abcdef",
-            salt=bytes(range(32)),
-        ))
+        fields = {{"phase": "development", "seed": 101, "marks": (0, 1, 2), "device": "cpu", "threads": 1}}
+        folders = {{"data": Path({str(tiny_data)!r}), "out": Path(sys.argv[1])}}
+        secrets = {{"run_id": "run-0123456789abcdef", "salt": bytes(range(32))}}
+        execute(Request(intervention=artifact_bytes(), contract=Contract(tiny_spec()), **fields, **folders, **secrets))
     """
     outs = [tmp_path / "a", tmp_path / "b"]
     workers = [subprocess.Popen([sys.executable, "-c", script, str(out)], cwd=REPOSITORY) for out in outs]
