@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import contract_spec
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from runner import environment
 from runner.train import Ended, Progress, Trainer, epoch_order, run_epochs, scale, to_uint8
@@ -172,7 +173,7 @@ def test_the_first_nonfinite_step_is_named(make, at):
                 trainer.model.decoder.up2.bias[0] = float("nan")
         step()
 
-    trainer.step = poisoned
+    trainer.step = trainer.advance = poisoned
     seen, progress, ended = train(trainer)
     assert (ended.state, progress.steps) == ("nonfinite", at)
     assert ended.reason == f"loss at step {at}"
@@ -204,7 +205,7 @@ def test_warm_up_is_linear_and_then_constant(make):
         step()
         rates.append(float(trainer.optimizer.param_groups[1]["lr"]))
 
-    trainer.step = watched
+    trainer.step = trainer.advance = watched
     _, _, ended = train(trainer)
     assert ended is None
     full = 2.0 * trainer.contract.training["learning_rate"]
@@ -262,3 +263,48 @@ def test_columns_match_the_log(make):
     trainer = make()
     rows = trainer.epoch(1)
     assert rows.shape == (4, len(STEP_COLUMNS))
+
+
+class _NothingReadBack(TorchDispatchMode):
+    """Fails on every operator that would make a CUDA step wait for the device, or have a shape that depends on data."""
+
+    FORBIDDEN = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "bincount", "_unique2")
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        name = function.overloadpacket.__name__
+        assert name not in self.FORBIDDEN, f"{name} synchronizes"
+        return function(*arguments, **(keywords or {}))
+
+
+STEP_KNOBS = [
+    {},
+    {"trainability": "both", "dead_code_restart": 2, "latent_normalization": "l2"},
+    {"gradient_estimator": "rotation", "latent_normalization": "layer_norm"},
+]
+
+
+@pytest.mark.parametrize("knobs", STEP_KNOBS, ids=range(3))
+def test_the_step_reads_nothing_back(make, knobs):
+    trainer = make(**knobs)
+    with _NothingReadBack():
+        trainer.step()
+
+
+def test_the_read_back_check_can_fail():
+    with pytest.raises(AssertionError, match="_local_scalar_dense"), _NothingReadBack():
+        torch.ones(()).item()
+
+
+def test_a_captured_step_is_made_once_after_the_first_step(tiny, images):
+    """The seam of the CUDA graph, with a stand-in that replays by calling."""
+    made = []
+
+    def capture(step):
+        made.append(trainer.applied())
+        return step
+
+    trainer = Trainer(tiny, tiny.baseline, 101, "cpu", images, capture)
+    captured, _, _ = train(trainer)
+    eager, _, _ = train(Trainer(tiny, tiny.baseline, 101, "cpu", images))
+    assert made == [1]
+    assert digest(*captured[2]) == digest(*eager[2])
