@@ -64,8 +64,11 @@ def open_rgb(data):
     """The pixels of any RGB image file as uint8 [height, width, 3]; None where it is no such image."""
     from PIL import Image
 
-    with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-        return np.asarray(image) if image.mode == "RGB" else None
+    try:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            return np.asarray(image) if image.mode == "RGB" else None
+    except (OSError, SyntaxError):
+        return None
 
 
 def _decode_one(data, target):
