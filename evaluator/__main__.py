@@ -6,7 +6,7 @@ from pathlib import Path
 
 from evaluator import score, unblind
 from evaluator.held import Held
-from evaluator.verify import Ladder
+from evaluator.verify import climb
 from vqkit.errors import ArgumentParser, Incomplete, RunFailed, VerificationFailed, guarded, raise_all
 from vqkit.formats import campaign
 
@@ -27,13 +27,13 @@ def main(argv):
 
 def verify(options):
     """Print the verdict on one run; exit 6 when a check failed, 5 or 7 when the level asked for is out of reach."""
-    verdict = Ladder(_held(options), options.level).climb(options.run)
+    verdict = climb(options.run, _held(options), level=options.level)
     print(json.dumps(verdict.to_json()) if options.json else verdict.table())
     raise_all(VerificationFailed, verdict.failures())
     if not verdict.reached and verdict.state != "complete":
         code = _STATE_CODES[verdict.state]
         raise RunFailed(code, verdict.name, f"a complete run for {options.level}", f"{verdict.state}, {verdict.level}")
-    raise_all(Incomplete, verdict.gaps())
+    raise_all(Incomplete, verdict.gaps(options.level))
 
 
 def score_folder(options):
@@ -74,13 +74,13 @@ def _parser():
     command = commands.add_parser("verify", help="climb the verification ladder with one run")
     command.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     command.add_argument("--level", choices=campaign.LEVELS[1:-1], default="V3", help="how far to go (V3)")
-    _inputs(command)
+    _inputs(command, data_required=False)
     command.set_defaults(command=verify)
 
     command = commands.add_parser("score", help="verify to V3 and write scores, blind to the arm")
     command.add_argument("folder", type=Path, metavar="DIR", help="a campaign or a run folder")
     command.add_argument("--final", action="store_true", help="declare cells without an outcome missing")
-    _inputs(command)
+    _inputs(command, data_required=True)
     command.set_defaults(command=score_folder)
 
     command = commands.add_parser("unblind", help="map frozen scores to arms")
@@ -90,8 +90,10 @@ def _parser():
     return parser
 
 
-def _inputs(command):
-    command.add_argument("--data", type=Path, metavar="DIR", help="the verifier's own canonical dataset")
+def _inputs(command, *, data_required):
+    command.add_argument(
+        "--data", type=Path, metavar="DIR", required=data_required, help="the verifier's own canonical dataset"
+    )
     command.add_argument("--source", type=Path, metavar="DIR", help="the verifier's source tree (this one)")
     command.add_argument(
         "--lock", type=Path, metavar="FILE", help="contract name to digest (configs/contract/LOCK.json)"

@@ -54,18 +54,6 @@ class Check:
         return {**asdict(self), "level": self.level}
 
 
-def made(check_id, passed, expected, found):
-    """A check that was made; texts are cut to what a score file may hold."""
-    return Check(
-        id=check_id, status="passed" if passed else "failed", expected=_plain(expected), found=_plain(str(found))
-    )
-
-
-def not_run(check_id, expected, why):
-    """A check that could not be made, or was not asked for."""
-    return Check(id=check_id, status="not_run", expected=_plain(expected), found=_plain(why))
-
-
 def _plain(text):
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 3]}..."
@@ -89,6 +77,19 @@ class Verdict:
     marks: list = field(default_factory=list)
     digests: dict = field(default_factory=dict)
     resources: dict | None = None
+
+    def add(self, check_id, passed, expected, found):
+        """Record a check that was made; texts are cut to what a score file may hold."""
+        status = "passed" if passed else "failed"
+        self.checks.append(Check(id=check_id, status=status, expected=_plain(expected), found=_plain(str(found))))
+
+    def skip(self, check_id, expected, why):
+        """Record a check that could not be made."""
+        self.checks.append(Check(id=check_id, status="not_run", expected=_plain(expected), found=_plain(why)))
+
+    def failed(self, *levels):
+        """Whether a check of these levels has failed."""
+        return any(check.status == "failed" and check.level in levels for check in self.checks)
 
     @property
     def level(self):
@@ -123,14 +124,14 @@ class Verdict:
             if check.status == "failed"
         ]
 
-    def gaps(self):
-        """A problem for every check up to the level asked for that was not run."""
+    def gaps(self, level):
+        """A problem for every check up to ``level`` that was not run."""
         return [
             Problem(
                 code="E_VERIFY_NOT_RUN", where=f"{self.name} {check.id}", expected=check.expected, found=check.found
             )
             for check in self.checks
-            if check.status == "not_run" and check.level <= self.asked
+            if check.status == "not_run" and check.level <= level
         ]
 
     def to_json(self):
@@ -170,8 +171,14 @@ def complete_catalogue(checks, asked):
         for check_id in ids:
             found = [check for check in checks if check.id == check_id or check.id.startswith(f"{check_id}.")]
             why = "a check before it failed" if level <= asked else f"not asked for (asked: {asked})"
-            result += found or [not_run(check_id, MEANING[level], why)]
+            result += found or [Check(id=check_id, status="not_run", expected=MEANING[level], found=why)]
     return result + [check for check in checks if check not in result]
+
+
+def words(parts):
+    """Names in words: sorted, twenty at most."""
+    shown = ", ".join(sorted(parts)[:20])
+    return f"{shown} and {len(parts) - 20} more" if len(parts) > 20 else shown
 
 
 def _line(text):

@@ -4,9 +4,10 @@ A campaign's scores lie in ``scores/RUN_ID.json``; ``frozen.json`` binds them wh
 call recomputes all of it and must find the same bytes. Nothing here opens ``sealed/``.
 """
 
-from evaluator.checks import made
-from evaluator.held import Held
-from evaluator.verify import Ladder
+import os
+
+from evaluator.checks import Check
+from evaluator.verify import climb
 from vqkit.errors import Incomplete, Problem, Refused, VerificationFailed, raise_all
 from vqkit.formats import campaign, canonical, digests, files, schema
 from vqkit.formats.contract import Contract
@@ -23,7 +24,7 @@ def score_run(run_dir, held):
         VerificationFailed: with every failed check; nothing is written.
         Incomplete: without a manifest, or when a check lacks an input of the verifier.
     """
-    verdict = Ladder(held, LEVEL).climb(run_dir)
+    verdict = climb(run_dir, held, level=LEVEL)
     raise_all(VerificationFailed, verdict.failures())
     raise_all(Incomplete, _missing_inputs(verdict))
     value = _score(verdict, verdict.run_id, verdict.plan["seed"], verdict.state)
@@ -55,6 +56,8 @@ def score_campaign(folder, held, *, final=False):
     """
     plan, data = campaign.read(folder, campaign.CAMPAIGN)
     raise_all(VerificationFailed, _contradictions(plan))
+    if (folder / campaign.RUNS).is_symlink():
+        raise VerificationFailed("E_VERIFY", campaign.RUNS, "a folder", "a link")
     frozen = campaign.read(folder, campaign.FROZEN)[0] if (folder / campaign.FROZEN).exists() else None
     events = campaign.ledger_events(folder)
     lost = _lost(folder, plan, events, frozen, final)
@@ -118,7 +121,7 @@ def _lost(folder, plan, events, frozen, final):
     lost, late = {}, []
     for cell in plan["cells"]:
         run_id = cell["run_id"]
-        if (folder / campaign.RUNS / run_id / MANIFEST).exists():
+        if os.path.lexists(folder / campaign.RUNS / run_id / MANIFEST):
             if decided.get(run_id) in LOST:
                 late.append(
                     Problem(
@@ -140,10 +143,12 @@ def _lost(folder, plan, events, frozen, final):
 
 def _verdicts(folder, plan, held, lost):
     """Run id → verdict of every cell that has a manifest."""
-    ladder, verdicts = Ladder(held, LEVEL), {}
+    verdicts = {}
     for cell in plan["cells"]:
         if cell["run_id"] not in lost:
-            verdicts[cell["run_id"]] = ladder.climb(folder / campaign.RUNS / cell["run_id"], _expected(plan, cell))
+            verdicts[cell["run_id"]] = climb(
+                folder / campaign.RUNS / cell["run_id"], held, level=LEVEL, expect=_expected(plan, cell)
+            )
     seeds = {cell["run_id"]: cell["seed"] for cell in plan["cells"]}
     owners = {}
     for run_id, verdict in verdicts.items():
@@ -152,7 +157,7 @@ def _verdicts(folder, plan, held, lost):
         evidence = verdict.digests.get("evidence")
         twins = [other for other in owners[evidence] if evidence is not None and seeds[other] != seeds[run_id]]
         found = f"the evidence of {', '.join(twins)}" if twins else "its own"
-        verdict.checks.append(made("V2.duplicate", not twins, "evidence that no other seed has", found))
+        verdict.add("V2.duplicate", not twins, "evidence that no other seed has", found)
     return verdicts
 
 
@@ -172,8 +177,10 @@ def _expected(plan, cell):
 
 
 def _missing_inputs(verdict):
-    """What kept a verdict from its level although nothing failed and the run is complete."""
-    return verdict.gaps() if verdict.status == "passed" and verdict.state == "complete" else []
+    """What kept a verdict from its level although nothing failed: a run that is not complete can reach V2."""
+    if verdict.status == "failed":
+        return []
+    return verdict.gaps(LEVEL if verdict.state == "complete" else "V2")
 
 
 def _score(verdict, run_id, seed, state):
@@ -194,7 +201,7 @@ def _score(verdict, run_id, seed, state):
 
 def _lost_score(run_id, seed, outcome):
     """The score of a cell that left no manifest: it keeps its place."""
-    check = made("V0.manifest", False, "a manifest", f"none: {outcome}")
+    check = Check(id="V0.manifest", status="failed", expected="a manifest", found=f"none: {outcome}")
     verification = {"status": "failed", "level": "none", "checks": [check.to_json()], "not_proven": ["everything"]}
     return {
         "schema": "vqkit.score/1",

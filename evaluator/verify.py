@@ -1,23 +1,20 @@
 """The verification ladder, V0 to V4: is the evidence of this run authentic and complete?
 
-Each file of a run is opened once, through open directories and following no link; the bytes that are hashed are the
-bytes that are scored. Nothing is written into a run, and ``sealed/`` is not opened. A check that lacks an input is
-``not_run``. Whatever a run's files hold, the answer is a verdict: only faults of the verifier's own inputs raise.
+Nothing is written into a run. A check that lacks an input is ``not_run``. Whatever a run's files hold, the answer is a
+verdict: only faults of the verifier's own inputs raise.
 """
-
-import stat
 
 import numpy as np
 
 from evaluator import metrics, replay
-from evaluator.checks import Verdict, complete_catalogue, made, not_run
+from evaluator.checks import Verdict, complete_catalogue, words
+from evaluator.evidence import Evidence
 from evaluator.held import Folder, Held
 from vqkit.errors import Incomplete, Refused, Rejected
-from vqkit.formats import canonical, digests, files, run, source, tensors
+from vqkit.formats import digests, run, source
 from vqkit.formats.contract import QUALITY
 
-_SEALED = run.REVEAL.split("/")[0]
-_MAX_TERMINAL = 1 << 16
+_NO_DATA = "the verifier holds no dataset (--data)"
 
 
 def verify(run_dir, *, level="V3", data=None, source=None, lock=None):
@@ -27,349 +24,192 @@ def verify(run_dir, *, level="V3", data=None, source=None, lock=None):
         Incomplete: E_RUN_INCOMPLETE for a run without a manifest.
         Rejected: for a fault of ``data``, ``source`` or ``lock``.
     """
-    return Ladder(Held(data=data, source=source, lock=lock), level).climb(run_dir)
+    return climb(run_dir, Held(data=data, source=source, lock=lock), level=level)
 
 
-class Ladder:
-    """Climbs runs one by one; what the verifier holds is read once for all of them."""
+def climb(run_dir, held, *, level="V3", expect=None):
+    """``verify`` for callers with many runs: ``held`` is read once for all of them.
 
-    def __init__(self, held, level="V3"):
-        self.held, self.level = held, level
+    Args:
+        run_dir: the run folder.
+        held: what the verifier holds.
+        level: how far to go. Every check of a level is made, whatever another one of it found.
+        expect: dotted names in the plan → the values that a campaign planned; None outside a campaign.
+    """
+    verdict = Verdict(name=run_dir.name, asked=level)
+    try:
+        folder = Folder(run_dir)
+    except Rejected as error:
+        if error.codes == ("E_FILE_MISSING",):
+            raise Incomplete("E_RUN_INCOMPLETE", run_dir.name, "a run with a manifest", "nothing") from None
+        verdict.add("V0.folder", False, "a folder, not a link", error)
+    else:
+        with folder:
+            verdict.add("V0.folder", True, "a folder, not a link", "a folder")
+            _climb(folder, held, verdict, expect)
+    verdict.checks = complete_catalogue(verdict.checks, level)
+    return verdict
 
-    def climb(self, run_dir, expect=None):
-        """The verdict on ``run_dir``. ``expect`` maps dotted names in the plan to the values a campaign planned."""
-        return _Climb(self.held, self.level, run_dir, expect).verdict
+
+def _climb(folder, held, verdict, expect):
+    if folder.mode(run.MANIFEST) is None:
+        raise Incomplete("E_RUN_INCOMPLETE", verdict.name, f"{run.MANIFEST}, written last", "none")
+    evidence = Evidence(verdict)
+    evidence.well_formed(folder)
+    if verdict.failed("V0"):
+        return
+    if verdict.asked >= "V1":
+        evidence.intact(folder)
+    if verdict.asked >= "V2":
+        _bound(evidence, held, verdict, expect)
+    if verdict.asked >= "V3" and not verdict.failed("V1"):
+        _recomputed(evidence, held, verdict)
+    if verdict.asked >= "V4" and not verdict.failed("V1", "V2", "V3"):
+        _replayed(evidence, held, verdict)
 
 
-class _Climb:
-    def __init__(self, held, level, run_dir, expect):
-        self.held, self.expect = held, expect
-        self.verdict = Verdict(name=run_dir.name, asked=level)
-        self.checks = self.verdict.checks
-        try:
-            folder = Folder(run_dir)
-        except Rejected as error:
-            if error.codes == ("E_FILE_MISSING",):
-                raise Incomplete("E_RUN_INCOMPLETE", run_dir.name, "a run with a manifest", "nothing") from None
-            self.add("V0.folder", False, "a folder, not a link", error)
-        else:
-            with folder:
-                self.add("V0.folder", True, "a folder, not a link", "a folder")
-                self.climb(folder)
-        self.verdict.checks = complete_catalogue(self.checks, level)
+def _bound(evidence, held, verdict, expect):
+    """V2: source, dataset, environment and contract are those that the verifier holds."""
+    plan, contract = evidence.plan, evidence.contract
+    locked = held.lock.get(contract.name)
+    found = f"{contract.name} {contract.digest}"
+    verdict.add("V2.contract", contract.digest == locked, locked or "a locked name", found)
+    _source(plan, held, verdict)
+    _dataset(plan["dataset"], contract, held, verdict)
+    found = digests.digest_json("environment", plan["environment"])
+    verdict.add("V2.environment", found == plan["digests"]["environment"], plan["digests"]["environment"], found)
+    _plan(evidence, verdict)
+    seeds = contract.seeds(plan["phase"])
+    verdict.add("V2.seed", plan["seed"] in seeds, f"a seed of the {plan['phase']} phase", str(plan["seed"]))
+    if expect is not None:
+        found = {name: _at(plan, name) for name in expect}
+        wrong = [f"{name}: {found[name]}, not {expect[name]}" for name in expect if found[name] != expect[name]]
+        verdict.add("V2.campaign", not wrong, "the plan of the campaign's cell", words(wrong) or "the cell's plan")
 
-    def climb(self, folder):
-        if folder.mode(run.MANIFEST) is None:
-            raise Incomplete("E_RUN_INCOMPLETE", self.verdict.name, f"{run.MANIFEST}, written last", "none")
-        self.well_formed(folder)
-        if self.failed("V0"):
+
+def _source(plan, held, verdict):
+    expected, listing = plan["digests"]["source"], plan["source"]
+    named = {entry["name"]: entry["sha256"] for entry in listing}
+    if len(named) != len(listing) or source.digest(listing) != expected:
+        verdict.add("V2.source", False, expected, "the plan's own listing of files has another digest")
+    elif held.listing is None:
+        verdict.skip("V2.source", expected, "the verifier holds no source tree (--source)")
+    else:
+        own = {entry["name"]: entry["sha256"] for entry in held.listing}
+        odd = [name for name in own.keys() | named.keys() if own.get(name) != named.get(name)]
+        found = source.digest(held.listing) + (f"; the verifier's tree differs in {words(odd)}" if odd else "")
+        verdict.add("V2.source", found == expected, expected, found)
+
+
+def _dataset(planned, contract, held, verdict):
+    try:
+        contract.require_dataset(planned["id"])
+        if held.data is None:
+            verdict.skip("V2.dataset", planned["digest"], _NO_DATA)
             return
-        if self.verdict.asked >= "V1":
-            self.intact(folder)
-        if self.verdict.asked >= "V2":
-            self.bound()
-        if self.verdict.asked >= "V3" and not self.failed("V1"):
-            self.recomputed()
-        if self.verdict.asked >= "V4" and not self.failed("V1", "V3"):
-            self.replayed()
+        own = held.dataset(contract)
+    except (Refused, Rejected) as error:
+        if not {"E_DATASET_NOT_ALLOWED", "E_DATA_EMPTY"} & set(error.codes):
+            raise
+        verdict.add("V2.dataset", False, error.problems[0].expected, error.problems[0].found)
+    else:
+        expected, found = f"{planned['id']} {planned['digest']}", f"{own.id} {own.digest}"
+        verdict.add("V2.dataset", found == expected, expected, found)
 
-    def add(self, check_id, passed, expected, found):
-        self.checks.append(made(check_id, passed, expected, found))
 
-    def skip(self, check_id, expected, why):
-        self.checks.append(not_run(check_id, expected, why))
+def _plan(evidence, verdict):
+    """Plan and manifest name the same digests, and the plan agrees with what it embeds."""
+    plan, manifest = evidence.plan, evidence.manifest
+    pairs = {
+        "plan": (manifest["plan"], verdict.digests["plan"]),
+        "run_id": (manifest["run_id"], plan["run_id"]),
+        **{name: (manifest["digests"][name], plan["digests"][name]) for name in run.PLAN_DIGESTS},
+        "embedded contract": (evidence.contract.digest, plan["digests"]["contract"]),
+        "named dataset": (plan["dataset"]["digest"], plan["digests"]["dataset"]),
+        "marks": (plan["marks"], [mark for mark in evidence.contract.marks if mark in plan["marks"]]),
+    }
+    odd = [f"{name}: {found}, not {expected}" for name, (found, expected) in pairs.items() if found != expected]
+    if not plan["marks"]:
+        odd.append("no mark")
+    verdict.digests |= plan["digests"]
+    verdict.add("V2.plan", not odd, "the digests of the plan, and marks of the contract", words(odd) or "the same")
 
-    def failed(self, *levels):
-        return any(check.status == "failed" and check.level in levels for check in self.checks)
 
-    def well_formed(self, folder):
-        """V0: plan and manifest are canonical JSON of their closed schemas, with names of the closed list."""
-        verdict = self.verdict
-        try:
-            self.plan_bytes = folder.read(run.PLAN, canonical.MAX_BYTES)
-            verdict.digests["plan"] = digests.digest("plan", self.plan_bytes)
-            self.plan, self.contract = run.parse_plan(self.plan_bytes)
-            verdict.plan, verdict.contract, verdict.run_id = self.plan, self.contract, self.plan["run_id"]
-            self.add("V0.plan", True, "a canonical plan", "a canonical plan")
-        except Rejected as error:
-            self.add("V0.plan", False, "a canonical plan", error)
-        try:
-            self.manifest_bytes = folder.read(run.MANIFEST, canonical.MAX_BYTES)
-            verdict.digests["manifest"] = digests.digest("manifest", self.manifest_bytes)
-            manifest = run.parse_manifest(self.manifest_bytes)
-        except Rejected as error:
-            self.add("V0.manifest", False, "a canonical manifest", error)
-            return
-        self.manifest = manifest["predicate"]
-        verdict.state, verdict.resources = self.manifest["terminal"]["state"], self.manifest["resources"]
-        self.hashes = {entry["name"]: entry["digest"]["sha256"] for entry in manifest["subject"]}
-        self.sizes = {entry["name"]: entry["size"] for entry in self.manifest["evidence"]}
-        names = [entry["name"] for entry in manifest["subject"]]
-        odd = [name for name in names if not run.is_evidence_name(name)]
-        once = (
-            len(names) == len(set(names)) == len(self.manifest["evidence"]) and self.hashes.keys() == self.sizes.keys()
-        )
-        found = f"other names: {_words(odd)}" if odd else "each name once" if once else "names that do not agree"
-        self.add("V0.manifest", once and not odd, "plain evidence names, each once in subject and evidence", found)
+def _recomputed(evidence, held, verdict):
+    """V3: metrics from the raw evidence."""
+    contract, terminal = evidence.contract, evidence.manifest["terminal"]
+    measured = {mark: evidence.tensors[run.mark_file(mark)] for mark in terminal["marks"]}
+    highest = {run.mark_file(mark): int(arrays["indices"].max()) for mark, arrays in measured.items()}
+    high = [f"{name}: {index}" for name, index in highest.items() if index >= contract.codes]
+    verdict.add("V3.indices", not high, f"indices below {contract.codes}", words(high) or "below")
+    _steps(evidence, verdict)
+    if terminal["state"] != "complete":
+        for check_id in ("V3.finite", "V3.metrics"):
+            verdict.skip(check_id, "a complete run", f"the run ended {terminal['state']}: it is not scored")
+        return
+    odd = [
+        f"{name}: {tensor}"
+        for name, arrays in evidence.tensors.items()
+        for tensor, array in arrays.items()
+        if array.dtype == np.float32 and not np.isfinite(array).all()
+    ]
+    verdict.add("V3.finite", not odd, "finite weights and step log", words(odd) or "finite")
+    expected = f"metrics at marks {list(measured)}"
+    if held.data is None:
+        verdict.skip("V3.metrics", expected, _NO_DATA)
+    elif high or verdict.failed("V2"):
+        verdict.skip("V3.metrics", expected, "a check before it failed")
+    else:
+        originals = held.dataset(contract).originals
+        verdict.marks = [_score(mark, arrays, originals, contract) for mark, arrays in measured.items()]
+        verdict.add("V3.metrics", True, expected, "recomputed from the evidence")
 
-    def intact(self, folder):
-        """V1: every byte accounted for, nothing missing or extra, the terminal state present."""
-        terminal = self.manifest["terminal"]
-        odd = [f"extra {name}" for name in folder.names() - {run.PLAN, run.MANIFEST, run.EVIDENCE, _SEALED}]
-        sealed = folder.mode(_SEALED)
-        if sealed is not None and not stat.S_ISDIR(sealed):
-            odd.append(f"{_SEALED} is no folder")
-        contents = {}
-        try:
-            with Folder(run.EVIDENCE, folder) as evidence:
-                names = evidence.names()
-                odd += [f"extra {run.EVIDENCE}/{name}" for name in names - self.hashes.keys()]
-                odd += [f"missing {run.EVIDENCE}/{name}" for name in self.hashes.keys() - names]
-                for name in sorted(self.hashes):
-                    contents[name] = self.content(evidence, name)
-        except Rejected as error:
-            odd.append(str(error))
-        self.add("V1.files", not odd, "the files that the manifest names, and no other", _words(odd) or "as named")
-        contents = {name: data for name, data in contents.items() if data is not None}
-        wrong = [
-            f"{name}: {len(data)}, not {self.sizes[name]}"
-            for name, data in contents.items()
-            if len(data) != self.sizes[name]
-        ]
-        self.add("V1.sizes", not wrong, "the sizes that the manifest names", _words(wrong) or "as named")
-        entries = [(name, len(data), digests.sha256_hex(data)) for name, data in contents.items()]
-        found = digests.digest_files("evidence", entries)
-        self.verdict.digests["evidence"] = found
-        expected = self.manifest["digests"]["evidence"]
-        self.add("V1.evidence_digest", found == expected, expected, found)
-        self.terminal(contents.get(run.TERMINAL), terminal)
-        self.marks(terminal)
-        self.layout(contents, terminal)
 
-    def content(self, evidence, name):
-        """The bytes of one evidence file, held against the manifest; None where they can't be had."""
-        expected = f"sha256 {self.hashes[name]}"
-        try:
-            data = evidence.read(name, self.size_limit(name))
-        except Rejected as error:
-            self.add(f"V1.content.{name}", False, expected, error)
-            return None
-        found = f"sha256 {digests.sha256_hex(data)}"
-        self.add(f"V1.content.{name}", found == expected, expected, found)
-        return data
+def _steps(evidence, verdict):
+    """The counters agree with the plan; V1.layout has shown that the step log is as long as they say."""
+    terminal, planned = evidence.manifest["terminal"], evidence.planned_steps()
+    steps, applied, skipped = (terminal[name] for name in ("steps", "steps_applied", "steps_skipped"))
+    agree = terminal["steps_planned"] == planned and applied + skipped <= steps <= planned
+    if terminal["state"] == "complete":
+        agree = agree and applied == planned
+    reached = all(mark * evidence.contract.steps_per_epoch <= steps for mark in terminal["marks"])
+    expected = f"{planned} planned, all of them applied in a complete run"
+    found = f"planned {terminal['steps_planned']}, run {steps}, applied {applied}, skipped {skipped}"
+    verdict.add("V3.steps", agree and reached, expected, found)
 
-    def size_limit(self, name):
-        """The most bytes an evidence file can have: known from the contract before it is opened."""
-        layout = self.layout_of(name)
-        return _MAX_TERMINAL if layout is None else min(tensors.size_limit(layout), files.MAX_BYTES)
 
-    def layout_of(self, name):
-        """The tensors of an evidence file; None for the terminal statement, which has none."""
-        if name == run.TERMINAL:
-            return None
-        if name == run.STEPS:
-            return run.steps_layout(min(self.manifest["terminal"]["steps"], self.planned_steps()))
-        return run.mark_layout(self.contract) if name.startswith("mark-") else run.state_layout(self.contract)
+def _score(mark, arrays, originals, contract):
+    """The metrics of one mark, as ``MARK_SCORE_SCHEMA`` has them."""
+    counts = metrics.count_codes(arrays["indices"], contract.codes)
+    values = metrics.codebook_metrics(counts) | originals.quality(arrays["reconstruction"])
+    guardrails = {}
+    for rule in contract.analysis["guardrails"]:
+        above = QUALITY[rule["metric"]] * (values[rule["metric"]] - rule["limit"])
+        guardrails[rule["metric"]] = {"limit": rule["limit"], "status": "ok" if above >= 0 else "broken"}
+    return {"mark": mark, "counts": counts.tolist(), "guardrails": guardrails, **values}
 
-    def planned_steps(self):
-        return max(self.plan["marks"], default=0) * self.contract.steps_per_epoch
 
-    def terminal(self, data, expected):
-        try:
-            passed = data is not None and run.parse_terminal(data) == expected
-            found = "the same" if passed else "nothing" if data is None else "another"
-        except Rejected as error:
-            passed, found = False, error
-        self.add("V1.terminal", passed, f"{run.TERMINAL} equals the manifest's terminal statement", found)
-
-    def marks(self, terminal):
-        """Evidence at every mark that the terminal state says was measured: all of them for a complete run."""
-        planned, measured = self.plan["marks"], terminal["marks"]
-        complete = terminal["state"] == "complete"
-        wanted = planned if complete else planned[: len(measured)]
-        passed = measured == wanted and sorted(self.hashes) == sorted(run.evidence_names(measured))
-        expected = f"the marks {planned}" if complete else f"the first of the marks {planned}"
-        self.add(
-            "V1.marks",
-            passed,
-            f"evidence at {expected}",
-            f"{terminal['state']}, marks {measured}, evidence {sorted(self.hashes)}",
-        )
-
-    def layout(self, contents, terminal):
-        """Every tensor file has the names, types and shapes that the contract gives it."""
-        self.tensors, wrong = {}, []
-        for name, data in contents.items():
-            if name == run.TERMINAL:
-                continue
-            try:
-                self.tensors[name] = tensors.decode(data, self.layout_of(name), where=name)
-            except Rejected as error:
-                wrong.append(str(error))
-        self.add("V1.layout", not wrong, "tensors as the contract lays them out", _words(wrong) or "as laid out")
-
-    def bound(self):
-        """V2: source, dataset, environment and contract are those that the verifier holds."""
-        plan, contract = self.plan, self.contract
-        expected = self.held.lock.get(contract.name)
-        self.add(
-            "V2.contract",
-            contract.digest == expected,
-            expected or "a locked name",
-            f"{contract.name} {contract.digest}",
-        )
-        self.source()
-        self.dataset()
-        found = digests.digest_json("environment", plan["environment"])
-        self.add("V2.environment", found == plan["digests"]["environment"], plan["digests"]["environment"], found)
-        self.bindings()
-        try:
-            contract.require_seed(plan["seed"], plan["phase"])
-            self.add("V2.seed", True, f"a seed of the {plan['phase']} phase", str(plan["seed"]))
-        except Refused as error:
-            self.add("V2.seed", False, error.problems[0].expected, error.problems[0].found)
-        if self.expect is not None:
-            wrong = [
-                f"{name}: {_at(plan, name)!r}, not {value!r}"
-                for name, value in self.expect.items()
-                if _at(plan, name) != value
-            ]
-            self.add("V2.campaign", not wrong, "the plan of the campaign's cell", _words(wrong) or "the cell's plan")
-
-    def source(self):
-        expected = self.plan["digests"]["source"]
-        named = {entry["name"]: entry["sha256"] for entry in self.plan["source"]}
-        listed = len(named) == len(self.plan["source"]) and source.digest(self.plan["source"]) == expected
-        if not listed:
-            self.add("V2.source", False, expected, "the plan's own listing of files has another digest")
-        elif self.held.listing is None:
-            self.skip("V2.source", expected, "the verifier holds no source tree (--source)")
-        else:
-            own = {entry["name"]: entry["sha256"] for entry in self.held.listing}
-            odd = sorted(name for name in own.keys() | named.keys() if own.get(name) != named.get(name))
-            found = source.digest(self.held.listing)
-            differs = f"; the verifier's tree differs in {_words(odd)}" if odd else ""
-            self.add("V2.source", found == expected, expected, f"{found}{differs}")
-
-    def dataset(self):
-        plan = self.plan["dataset"]
-        try:
-            self.contract.require_dataset(plan["id"])
-            if self.held.data is None:
-                self.skip("V2.dataset", plan["digest"], "the verifier holds no dataset (--data)")
-                return
-            own = self.held.dataset(self.contract)
-            found = {"id": own.id, "digest": own.digest}
-            self.add("V2.dataset", found == plan, *(f"{one['id']} {one['digest']}" for one in (plan, found)))
-        except (Refused, Rejected) as error:
-            if not {"E_DATASET_NOT_ALLOWED", "E_DATA_EMPTY"} & set(error.codes):
-                raise
-            self.add("V2.dataset", False, error.problems[0].expected, error.problems[0].found)
-
-    def bindings(self):
-        """Plan and manifest name the same digests, and the plan follows from what it embeds."""
-        plan, manifest = self.plan, self.manifest
-        pairs = {
-            "plan": (manifest["plan"], self.verdict.digests["plan"]),
-            "run_id": (manifest["run_id"], plan["run_id"]),
-            **{name: (manifest["digests"][name], plan["digests"][name]) for name in run.PLAN_DIGESTS},
-            "embedded contract": (plan["digests"]["contract"], self.contract.digest),
-            "dataset id": (plan["digests"]["dataset"], plan["dataset"]["digest"]),
-            "marks": (plan["marks"], [mark for mark in self.contract.marks if mark in plan["marks"]]),
-        }
-        odd = [f"{name}: {found}, not {expected}" for name, (found, expected) in pairs.items() if found != expected]
-        self.verdict.digests |= plan["digests"]
-        self.add(
-            "V2.plan",
-            not odd and bool(plan["marks"]),
-            "manifest and plan name the same digests, and marks of the contract",
-            _words(odd) or "the same",
-        )
-
-    def recomputed(self):
-        """V3: metrics from the raw evidence."""
-        terminal, codes = self.manifest["terminal"], self.contract.codes
-        complete = terminal["state"] == "complete"
-        measured = {mark: self.tensors[run.mark_file(mark)] for mark in terminal["marks"]}
-        high = [
-            f"mark {mark}: {arrays['indices'].max()}"
-            for mark, arrays in measured.items()
-            if arrays["indices"].max() >= codes
-        ]
-        self.add("V3.indices", not high, f"indices below {codes}", _words(high) or "below")
-        self.steps(terminal)
-        if not complete:
-            for check_id in ("V3.finite", "V3.metrics"):
-                self.skip(check_id, "a complete run", f"the run ended {terminal['state']}: it is not scored")
-            return
-        odd = [
-            f"{name} {tensor}"
-            for name, arrays in self.tensors.items()
-            for tensor, array in arrays.items()
-            if array.dtype == np.float32 and not np.isfinite(array).all()
-        ]
-        self.add("V3.finite", not odd, "finite weights and step log", _words(odd) or "finite")
-        if self.held.data is None:
-            self.skip("V3.metrics", "metrics from the evidence", "the verifier holds no dataset (--data)")
-        elif high or self.failed("V2"):
-            self.skip("V3.metrics", "metrics from the evidence", "a check before it failed")
-        else:
-            originals = self.held.dataset(self.contract).originals
-            self.verdict.marks = [self.score(mark, arrays, originals) for mark, arrays in measured.items()]
-            self.add("V3.metrics", True, "metrics from the evidence", f"recomputed at marks {list(measured)}")
-
-    def steps(self, terminal):
-        """The step log is as long as the run says, and the counters agree with the plan."""
-        planned, steps = self.planned_steps(), terminal["steps"]
-        applied, skipped = terminal["steps_applied"], terminal["steps_skipped"]
-        agree = terminal["steps_planned"] == planned and steps <= planned and applied + skipped <= steps
-        if terminal["state"] == "complete":
-            agree = agree and steps == applied == planned
-        reached = all(mark * self.contract.steps_per_epoch <= steps for mark in terminal["marks"])
-        self.add(
-            "V3.steps",
-            agree and reached,
-            f"{planned} planned; a complete run applied them all",
-            f"planned {terminal['steps_planned']}, run {steps}, applied {applied}, skipped {skipped}",
-        )
-
-    def score(self, mark, arrays, originals):
-        """The metrics of one mark, as ``MARK_SCORE_SCHEMA`` has them."""
-        counts = metrics.count_codes(arrays["indices"], self.contract.codes)
-        values = metrics.codebook_metrics(counts) | originals.quality(arrays["reconstruction"])
-        guardrails = {
-            rule["metric"]: {
-                "limit": rule["limit"],
-                "status": "ok" if QUALITY[rule["metric"]] * (values[rule["metric"]] - rule["limit"]) >= 0 else "broken",
-            }
-            for rule in self.contract.analysis["guardrails"]
-        }
-        return {"mark": mark, "counts": counts.tolist(), "guardrails": guardrails, **values}
-
-    def replayed(self):
-        """V4: the weights reproduce indices and reconstructions of images that nobody could foresee."""
-        expected = f"{replay.AGREEMENT:.1%} of the indices, the others near ties"
-        picture = f"reconstructions within {replay.GREY_LEVELS} grey level"
-        if self.held.data is None or self.failed("V2") or not self.verdict.marks:
-            why = (
-                "the verifier holds no dataset (--data)" if self.held.data is None else "there are no metrics to replay"
-            )
-            self.skip("V4.indices", expected, why)
-            self.skip("V4.reconstruction", picture, why)
-            return
-        images = self.held.dataset(self.contract).originals.images
-        marks = []
-        for mark in self.plan["marks"]:
-            arrays, state = self.tensors[run.mark_file(mark)], self.tensors[run.state_file(mark)]
-            drawn = replay.draw(self.manifest_bytes, mark, len(images))
-            marks.append((state, images[drawn], arrays["indices"][drawn], arrays["reconstruction"][drawn]))
-        outcome = dict(zip(self.plan["marks"], replay.replay(marks), strict=True))
-        words = [f"mark {mark}: {one.equal:.4%} equal, {one.unexplained} no near tie" for mark, one in outcome.items()]
-        self.add("V4.indices", all(one.indices_agree for one in outcome.values()), expected, _words(words))
-        words = [f"mark {mark}: {one.worst} grey levels" for mark, one in outcome.items()]
-        self.add(
-            "V4.reconstruction", all(one.reconstructions_agree for one in outcome.values()), picture, _words(words)
-        )
+def _replayed(evidence, held, verdict):
+    """V4: the weights reproduce indices and reconstructions of images that nobody could foresee."""
+    index_rule = f"{replay.AGREEMENT:.1%} of the indices at each mark, the others near ties"
+    image_rule = f"reconstructions within {replay.GREY_LEVELS} grey level"
+    if not verdict.marks:
+        why = _NO_DATA if held.data is None else "the run is not scored"
+        verdict.skip("V4.indices", index_rule, why)
+        verdict.skip("V4.reconstruction", image_rule, why)
+        return
+    images, marks = held.dataset(evidence.contract).originals.images, evidence.plan["marks"]
+    drawn = []
+    for mark in marks:
+        arrays, state = evidence.tensors[run.mark_file(mark)], evidence.tensors[run.state_file(mark)]
+        chosen = replay.draw(evidence.manifest_bytes, mark, len(images))
+        drawn.append((state, images[chosen], arrays["indices"][chosen], arrays["reconstruction"][chosen]))
+    outcome = dict(zip(marks, replay.replay(drawn), strict=True))
+    found = [f"mark {mark}: {one.equal:.3%} equal, {one.unexplained} unexplained" for mark, one in outcome.items()]
+    verdict.add("V4.indices", all(one.indices_agree for one in outcome.values()), index_rule, "; ".join(found))
+    found = [f"mark {mark}: {one.worst}" for mark, one in outcome.items()]
+    agree = all(one.reconstructions_agree for one in outcome.values())
+    verdict.add("V4.reconstruction", agree, image_rule, "; ".join(found))
 
 
 def _at(plan, dotted):
@@ -377,9 +217,3 @@ def _at(plan, dotted):
     for part in dotted.split("."):
         plan = plan[part]
     return plan
-
-
-def _words(parts):
-    return (
-        ", ".join(sorted(parts)) if len(parts) <= 20 else f"{', '.join(sorted(parts)[:20])} and {len(parts) - 20} more"
-    )
