@@ -14,7 +14,7 @@ from vqkit.formats.knobs import KNOBS
 
 IMAGES = 64  # drawn for each mark
 AGREEMENT = 0.999  # of the indices
-NEAR_TIE = 1e-4  # of ‖z‖² + ‖q‖²: closer distances may swap in float32
+NEAR_TIE = 1e-5  # of ‖z‖² + ‖q‖²: closer distances may swap in float32
 GREY_LEVELS = 1  # between stored and replayed reconstructions
 _NORMALIZATIONS = KNOBS["latent_normalization"].choices
 
