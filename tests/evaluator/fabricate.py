@@ -9,6 +9,7 @@ import os
 import numpy as np
 
 from vqkit.formats import campaign, canonical, dataset, digests, intervention, run, source, tensors
+from vqkit.formats.knobs import BASELINE, KNOBS
 
 SALT = bytes(range(32))
 RUN_ID = "run-00000000000000aa"
@@ -25,8 +26,6 @@ RESOURCES = {
 
 def artifact(**changes):
     """The bytes of an intervention: each keyword is a knob with its new value."""
-    from vqkit.formats.knobs import BASELINE, KNOBS
-
     first = next(iter(changes), "commitment_weight")
     value = {
         "schema": "vqkit.intervention/1",
