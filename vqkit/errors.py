@@ -90,6 +90,7 @@ CODES = {
     "E_RUN_ERROR": "the run ended with an error",
     # verification
     "E_VERIFY": "a check of the verification ladder failed",
+    "E_VERIFY_NOT_RUN": "a check of the verification ladder was not run, because an input of it is missing",
     "E_RUN_INCOMPLETE": "a run without a manifest",
     "E_CAMPAIGN_INCOMPLETE": "cells of the campaign have no outcome yet",
     "E_STAGE_MISSING": "an earlier stage has not written its file yet",

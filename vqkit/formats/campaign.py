@@ -10,6 +10,10 @@ DIR/unblinded.json       the arm of every cell
 DIR/results.parquet, results.csv, calibration.json, report.html
 """
 
+import contextlib
+import fcntl
+import os
+
 from vqkit.errors import Rejected, raise_all
 from vqkit.formats import canonical, digests, files, knobs, schema
 from vqkit.formats.contract import METRICS, QUALITY, Contract
@@ -205,3 +209,48 @@ def read_ledger(data):
         head = chain(head, event)
         events.append(event)
     return events, head
+
+
+def append_events(folder, entries):
+    """Append to the ledger of a campaign, under a lock that other processes wait for; returns the new head.
+
+    A line that a crash cut off is dropped first: it never became an event.
+
+    Args:
+        folder: the campaign's folder.
+        entries: (event, run id or None, detail) for each event, in order.
+
+    Raises:
+        Rejected: when the ledger's chain is broken, or an event does not have the format's form.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(folder / LEDGER, flags, 0o644), "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        data = file.read()
+        whole = data.rfind(b"\n") + 1
+        events, head = read_ledger(data[:whole])
+        lines = []
+        for sequence, (name, run_id, detail) in enumerate(entries, start=len(events)):
+            event = {"seq": sequence, "previous": head, "event": name, "run_id": run_id, "detail": detail}
+            raise_all(Rejected, schema.problems(event, EVENT_SCHEMA, LEDGER))
+            lines.append(canonical.dumps(event) + b"\n")
+            head = chain(head, event)
+        if whole < len(data):
+            file.truncate(whole)
+        file.write(b"".join(lines))
+        file.flush()
+        os.fsync(file.fileno())
+    return head
+
+
+def append_event(folder, event, run_id=None, detail=None):
+    """``append_events`` for one event."""
+    return append_events(folder, [(event, run_id, detail or {})])
+
+
+def ledger_events(folder):
+    """The events of a campaign's ledger; none where there is no ledger."""
+    with contextlib.suppress(FileNotFoundError):
+        os.lstat(folder / LEDGER)
+        return read_ledger(files.read_once(folder / LEDGER, max_bytes=MAX_BYTES))[0]
+    return []
