@@ -137,7 +137,7 @@ def run(argv):
     print(f"dataset       {data.id}")
     for kind, value in manifest["digests"].items():
         print(f"{kind:<13} {value}")
-    print(f"manifest      {digests.digest('plan', files.read_once(out / 'manifest.json'))}")
+    print(f"manifest      {digests.digest('manifest', files.read_once(out / 'manifest.json'))}")
     require_complete(terminal)
 
 
