@@ -4,6 +4,7 @@ Listed: python, the distributions that training can import, the torch build, the
 threads, environment variables that numerical libraries read. Not listed: host, user, time, paths.
 """
 
+import ctypes
 import os
 import platform
 import re
@@ -21,6 +22,7 @@ IRRELEVANT = re.compile(
     r"^(TORCH_HOME|TORCH_EXTENSIONS_DIR|TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR|NVIDIA_VISIBLE_DEVICES)$"
 )
 CUBLAS_WORKSPACE = ":4096:8"
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
 
 
 def pin(device, threads):
@@ -38,6 +40,7 @@ def pin(device, threads):
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     torch.set_num_threads(threads)
+    _keep_memory()
 
 
 def environment(device, threads):
@@ -94,6 +97,16 @@ def distributions():
             if "extra ==" not in need
         ]
     return dict(sorted(found.items()))
+
+
+def _keep_memory():
+    """Let glibc keep freed blocks: it would give every activation back to the kernel and fault it in again each step."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return  # another C library: slower, the same numbers
+    mallopt(M_MMAP_THRESHOLD, 32 << 20)
+    mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def _normal(name):
