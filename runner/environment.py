@@ -100,7 +100,7 @@ def distributions():
 
 
 def _keep_memory():
-    """Let glibc keep freed blocks: it would give every activation back to the kernel and fault it in again each step."""
+    """Let glibc keep freed blocks, which it would otherwise give back and fault in again at every step."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
