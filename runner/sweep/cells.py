@@ -21,7 +21,7 @@ from vqkit.errors import Refused, VqkitError
 from vqkit.formats import campaign, canonical, files, run
 
 CLAIMS, WORK, LOGS = "claims", "work", "logs"
-TAIL_LINES, TAIL_LENGTH = 8, 1200
+TAIL_LINES, TAIL_LENGTH = 20, 2000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,12 +9,12 @@ from tqdm import tqdm
 class Progress:
     """Cells done, running and failed, images per second and the time left, as an executor reports them."""
 
-    def __init__(self, planned, done, failed, stream=sys.stderr):
-        self.planned, self.done, self.failed, self.stream = planned, done, failed, stream
+    def __init__(self, planned, done, failed, stream=None):
+        self.planned, self.done, self.failed, self.stream = planned, done, failed, stream or sys.stderr
         self.bar, self.begun, self.first = None, time.monotonic(), done
-        if stream.isatty():
+        if self.stream.isatty():
             shape = "{desc} {n_fmt}/{total_fmt} |{bar}| {postfix} {remaining} left"
-            self.bar = tqdm(total=planned, initial=done, desc="cells", file=stream, bar_format=shape)
+            self.bar = tqdm(total=planned, initial=done, desc="cells", file=self.stream, bar_format=shape)
 
     def finished(self, run_id, event, detail):
         """One more cell has an outcome."""

@@ -17,8 +17,8 @@ from runner.sweep import command, worker
 from runner.sweep.host import Host
 from vqkit.errors import guarded
 from vqkit.formats import canonical, dataset, digests, files, run
-from vqkit.formats.intervention import check
 from vqkit.formats.contract import Contract
+from vqkit.formats.intervention import check
 
 
 def behaviour():
@@ -39,7 +39,7 @@ def environment_digest(device, threads):
 def execute(progress, *, intervention, contract, phase, seed, marks, device, threads, data, out, run_id, salt, **_):
     """A run whose evidence is a function of effective knobs and seed alone; may be told to fail by its run id."""
     with open(Path(os.environ["FAKE_RUNS"]) / "executed", "a") as file:
-        file.write(f"{run_id} {os.getpid()}\n")
+        file.write(f"{run_id} {os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\n")
     wanted = behaviour()
     mishap = wanted.get(run_id)
     checked = check(intervention, contract, phase)
@@ -117,10 +117,9 @@ HOST = Host(
     execute=execute,
     environment_digest=environment_digest,
     source_digest=source_digest,
-    cuda_devices=lambda: 0,
+    cuda_devices=lambda: 2,
     worker=(sys.executable, __file__),
 )
-
 
 
 def main(argv):

@@ -77,10 +77,14 @@ class Playground:
         return [cell["run_id"] for cell in campaign.read(self.out, campaign.CAMPAIGN)[0]["cells"]]
 
     def executed(self):
-        """The run ids that were begun, in order, with the process that did."""
+        """(run id, process, its CUDA_VISIBLE_DEVICES) of every execution that was begun, in order."""
         path = self.root / "executed"
         lines = path.read_text().splitlines() if path.exists() else []
-        return [(run_id, int(pid)) for run_id, pid in (line.split() for line in lines)]
+        return [(run_id, int(pid), devices) for run_id, pid, devices in (line.split() for line in lines)]
+
+    def times(self, run_id):
+        """How often a cell was begun."""
+        return sum(run_id == begun for begun, _, _ in self.executed())
 
     def events(self, name):
         """The ledger's events of that name."""
