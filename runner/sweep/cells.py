@@ -17,8 +17,8 @@ import os
 import shutil
 from dataclasses import dataclass
 
-from vqkit.errors import Refused, VqkitError
-from vqkit.formats import campaign, canonical, files, run
+from vqkit.errors import Refused, Rejected, VqkitError, raise_all
+from vqkit.formats import campaign, canonical, files, run, schema
 
 CLAIMS, WORK, LOGS = "claims", "work", "logs"
 TAIL_LINES, TAIL_LENGTH = 20, 2000
@@ -160,12 +160,15 @@ def record_failed(folder, run_id, state, reason):
 
 
 def sealed_state(folder, run_id):
-    """The outcome of a published cell, by its manifest's terminal statement."""
+    """The outcome of a published cell, by its manifest's terminal statement; the rest is the evaluator's to check."""
     try:
         data = files.read_once(folder / campaign.RUNS / run_id / run.MANIFEST, max_bytes=canonical.MAX_BYTES)
-        terminal = run.parse_manifest(data)["predicate"]["terminal"]
+        terminal = canonical.loads(data, where=run.MANIFEST)["predicate"]["terminal"]
+        raise_all(Rejected, schema.problems(terminal, run.TERMINAL_SCHEMA, run.MANIFEST))
     except VqkitError as error:
         return Outcome(state="unverified", reason=str(error.problems[0]))
+    except (KeyError, TypeError):
+        return Outcome(state="unverified", reason=f"{run.MANIFEST} has no terminal statement")
     reason = None if terminal["state"] == "complete" else terminal["reason"]
     return Outcome(state=terminal["state"], reason=reason)
 

@@ -153,7 +153,8 @@ def _work(folder, planned, launch, host):
             raise RunFailed("E_RUN_CANCELLED", str(folder), "every cell", f"an interrupt, {done}") from None
         finally:
             progress.close()
-    state = state_of(folder, planned)
+        found = _outcomes(folder, planned)
+    state = state_of(folder, planned, found)
     _print_state(state)
     if state["missing"]:
         raise Incomplete("E_CAMPAIGN_INCOMPLETE", str(folder), "every cell", f"{state['missing']} missing")
@@ -168,9 +169,9 @@ def _outcomes(folder, planned):
     return cells.outcomes(folder, planned, watch)
 
 
-def state_of(folder, planned):
-    """What ``status --json`` prints."""
-    found = _outcomes(folder, planned)
+def state_of(folder, planned, found=None):
+    """What ``status --json`` prints; ``found`` where the outcomes are known already."""
+    found = _outcomes(folder, planned) if found is None else found
     complete, failed, missing = cells.count(found)
     states = [outcome.state for outcome in found.values()]
     return {
