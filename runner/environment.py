@@ -33,6 +33,7 @@ def pin(device, threads):
         raise Refused("E_DEVICE", "device", "a CUDA device, or device=cpu as a declared choice", "no CUDA device")
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = CUBLAS_WORKSPACE
     torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # a twentieth of a step, and nothing here reads any
     torch.backends.cudnn.benchmark = False
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
@@ -49,6 +50,7 @@ def environment(device, threads):
         "threads": threads,
         "flags": {
             "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+            "fill_uninitialized_memory": torch.utils.deterministic.fill_uninitialized_memory,
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
             "float32_matmul_precision": torch.get_float32_matmul_precision(),

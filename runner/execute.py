@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import torch
 
 from runner.plan import make_plan
-from runner.train import Ended, Progress, Trainer, run_epochs
+from runner.train import CapturedStep, Ended, Progress, Trainer, run_epochs
 from vqkit.errors import InternalError, Rejected, RunFailed, raise_all
 from vqkit.formats import canonical, digests, files, run, schema, source, tensors
 from vqkit.formats.run import EVIDENCE, MANIFEST, PLAN, REVEAL, STEPS, TERMINAL
@@ -89,7 +89,8 @@ def require_complete(terminal):
 def _train(plan, request, writer, trained, progress):
     """Train to the last mark; evidence is written as soon as a mark is measured. (state, reason) when all went well."""
     contract, marks = request.contract, plan.document["marks"]
-    trainer = Trainer(contract, plan.checked.effective, request.seed, request.device, plan.data.images)
+    capture = CapturedStep if request.device == "cuda" else None
+    trainer = Trainer(contract, plan.checked.effective, request.seed, request.device, plan.data.images, capture)
 
     def on_mark(mark, evidence, weights):
         writer.evidence(run.mark_file(mark), tensors.encode(evidence, run.mark_layout(contract)))
@@ -98,7 +99,9 @@ def _train(plan, request, writer, trained, progress):
     def on_epoch(epoch, rows, images_per_second):
         if progress is not None:
             loss = float(rows[:, 0].mean())
-            progress({"epoch": epoch, "epochs": max(marks), "loss": loss, "images_per_second": images_per_second})
+            seconds = contract.train_count / images_per_second
+            event = {"epoch": epoch, "epochs": max(marks), "loss": loss, "images_per_second": images_per_second}
+            progress(event | {"seconds": seconds})
 
     def stop():
         if request.budget_seconds is not None and trained.seconds > request.budget_seconds:

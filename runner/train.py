@@ -52,6 +52,18 @@ class Progress:
         return {name: table[:, i] for i, name in enumerate(STEP_COLUMNS)}
 
 
+class CapturedStep:
+    """A step captured once in a CUDA graph; a call replays it. Capturing records the work and executes nothing."""
+
+    def __init__(self, step):
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            step()
+
+    def __call__(self):
+        self.graph.replay()
+
+
 class Trainer:
     """A model, its data on the device, and the step that advances both.
 
@@ -61,9 +73,10 @@ class Trainer:
         seed: of the run.
         device: ``cpu`` or ``cuda``.
         images: split → uint8 [N, 32, 32, 3], the contract's selection.
+        capture: what turns ``step`` into its replay; None runs it eagerly, which is the same to the bit.
     """
 
-    def __init__(self, contract, knobs, seed, device, images):
+    def __init__(self, contract, knobs, seed, device, images, capture=None):
         self.contract, self.knobs, self.seed, self.device = contract, knobs, seed, torch.device(device)
         self.train_images = torch.tensor(images["train"], device=self.device)
         self.evaluation_images = torch.tensor(images["evaluation"], device=self.device)
@@ -81,7 +94,7 @@ class Trainer:
         self.position = torch.zeros(1, dtype=torch.int64, device=self.device)  # step within the epoch
         self.total = torch.zeros((), device=self.device)  # steps since the start, for the warm-up
         self.usage = torch.zeros(contract.codes, device=self.device)
-        self.graph = None
+        self.capture, self.advance = capture, None if capture else self.step
 
     def epoch(self, number):
         """Train epoch ``number`` (from 1); returns the log rows, float32 [steps, columns].
@@ -97,8 +110,10 @@ class Trainer:
         first = number == 1
         if first:
             self._checked_first_step()
+        if self.advance is None:
+            self.advance = self.capture(self.step)
         for _ in range(self.contract.steps_per_epoch - first):
-            self._advance()
+            self.advance()
         return self.log.cpu().numpy().copy()
 
     def applied(self):
@@ -122,7 +137,7 @@ class Trainer:
 
     def state(self):
         """The weights, name → float32 array, contiguous in torch's own axis order."""
-        return {name: tensor.detach().cpu().contiguous().numpy() for name, tensor in self.model.state_dict().items()}
+        return {name: tensor.cpu().contiguous().numpy().copy() for name, tensor in self.model.state_dict().items()}
 
     def step(self):
         """One optimizer step at ``position``; writes its log row and moves ``position`` on."""
@@ -186,16 +201,6 @@ class Trainer:
         if steps and self.groups["basis"]:
             self.total += 1
             self.optimizer.param_groups[1]["lr"].copy_((self.total / steps).clamp(max=1) * self.basis_rate)
-
-    def _advance(self):
-        if self.device.type == "cpu":
-            self.step()
-            return
-        if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.step()
-        self.graph.replay()
 
     def _checked_first_step(self):
         """The first step, and proof that it moved every trainable tensor and no frozen one."""

@@ -148,14 +148,14 @@ def reconcile(folder, watch):
                 record_sealed(folder, run_id, sealed_state(folder, run_id).state)
 
 
-def record_sealed(folder, run_id, state, **detail):
+def record_sealed(folder, run_id, outcome, **detail):
     """Write into the ledger that a cell is published; the caller holds its lock."""
-    campaign.append_event(folder, "sealed", run_id, {"state": state, **detail})
+    campaign.append_event(folder, "sealed", run_id, {"outcome": outcome, **detail})
 
 
-def record_failed(folder, run_id, state, reason):
+def record_failed(folder, run_id, outcome, reason):
     """Write into the ledger that a cell ended without a sealed run, with the last lines of its log."""
-    detail = {"state": state, "reason": reason, "log": log_tail(log_path(folder, run_id))}
+    detail = {"outcome": outcome, "reason": reason, "log": log_tail(log_path(folder, run_id))}
     campaign.append_event(folder, "failed", run_id, detail)
 
 
@@ -184,7 +184,7 @@ def outcomes(folder, plan, watch):
                 outcome = Outcome(state=outcome.state, reason=outcome.reason, log=log_tail(log_path(folder, run_id)))
         elif run_id in watch.failed:
             detail = watch.failed[run_id]
-            outcome = Outcome(state=detail["state"], reason=detail["reason"], log=detail["log"])
+            outcome = Outcome(state=detail["outcome"], reason=detail["reason"], log=detail["log"])
         else:
             outcome = Outcome(state="missing")
         found[run_id] = outcome
@@ -233,7 +233,7 @@ def _set_aside(folder, run_id, outcome):
         (log_path(folder, run_id), kept.with_name(f"{kept.name}.log")),
         (folder / campaign.SCORES / f"{run_id}.json", kept.with_name(f"{kept.name}.json")),
     )
-    campaign.append_event(folder, "retried", run_id, {"attempt": number, "state": outcome.state})
+    campaign.append_event(folder, "retried", run_id, {"attempt": number, "outcome": outcome.state})
     for old, new in moves:
         with contextlib.suppress(FileNotFoundError):
             os.rename(old, new)

@@ -33,7 +33,8 @@ def sweep(options, contract, data, *, where="sweep", host=None):
         host: a ``Host``.
 
     Returns:
-        0 when each cell has an outcome, failures included.
+        0 when each cell has an outcome, failures included. Standard output is the folder alone, for scripts; what people
+        read goes to standard error.
 
     Raises:
         Rejected, Refused: before anything is written.
@@ -77,7 +78,7 @@ def status(argv):
     if chosen.json:
         print(json.dumps(state, indent=2))
     else:
-        _print_state(state)
+        _print_state(state, sys.stdout)
     return 0
 
 
@@ -96,7 +97,8 @@ def retry(argv, host=None):
     launch |= {key: str(value) if key == "data" else value for key, value in given.items() if value is not None}
     plan.require_here(chosen.folder, planned, Path(launch["data"]), host)
     taken = cells.set_aside(chosen.folder, _outcomes(chosen.folder, planned))
-    print(f"{len(taken)} cells are tried again; what they left is in {chosen.folder / campaign.ATTEMPTS}")
+    kept = f"what they left is in {chosen.folder / campaign.ATTEMPTS}" if taken else "none failed"
+    print(f"{len(taken)} cells are tried again; {kept}", file=sys.stderr)
     return _work(chosen.folder, planned, launch, host)
 
 
@@ -155,7 +157,8 @@ def _work(folder, planned, launch, host):
             progress.close()
         found = _outcomes(folder, planned)
     state = state_of(folder, planned, found)
-    _print_state(state)
+    _print_state(state, sys.stderr)
+    print(folder)
     if state["missing"]:
         raise Incomplete("E_CAMPAIGN_INCOMPLETE", str(folder), "every cell", f"{state['missing']} missing")
     return 0
@@ -197,16 +200,19 @@ def state_of(folder, planned, found=None):
     }
 
 
-def _print_state(state):
-    print(f"{state['campaign']}  {state['contract']}  {state['dataset']}  {state['device']}  {state['folder']}")
-    print(
+def _print_state(state, stream):
+    def print_line(text):
+        print(text, file=stream)
+
+    print_line(f"{state['campaign']}  {state['contract']}  {state['dataset']}  {state['device']}  {state['folder']}")
+    print_line(
         f"{state['planned']} planned = {state['complete']} complete + {state['failed']} failed "
         f"+ {state['missing']} missing ({len(state['running'])} running)"
     )
     for failure in state["failures"]:
-        print(f"{failure['run_id']}  {failure['state']}: {failure['reason']}")
+        print_line(f"{failure['run_id']}  {failure['state']}: {failure['reason']}")
         for line in failure["log"].splitlines():
-            print(f"    {line}")
+            print_line(f"    {line}")
 
 
 def _print_estimate(terms, cost, slots):

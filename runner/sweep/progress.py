@@ -19,17 +19,15 @@ class Progress:
     def finished(self, run_id, event, detail):
         """One more cell has an outcome."""
         self.done += 1
-        self.failed += detail["state"] != "complete"
+        self.failed += detail["outcome"] != "complete"
         if self.bar is not None:
             self.bar.update()
             if event == "failed":
-                self.bar.write(f"{run_id} {detail['state']}: {detail['reason']}", file=self.stream)
+                self.bar.write(f"{run_id} {detail['outcome']}: {detail['reason']}", file=self.stream)
             return
         took = f"{detail['seconds']:.1f} s" if "seconds" in detail else detail.get("reason") or "recorded late"
         left = (time.monotonic() - self.begun) / (self.done - self.first) * (self.planned - self.done)
-        line = (
-            f"[{self.done}/{self.planned}] {run_id} {detail['state']}, {took}; {self.failed} failed, {left:.0f} s left"
-        )
+        line = f"[{self.done}/{self.planned}] {run_id} {detail['outcome']}, {took}; {self.failed} failed, {left:.0f} s left"
         print(line, file=self.stream, flush=True)
 
     def show(self, running, images_per_second):

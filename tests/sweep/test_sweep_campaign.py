@@ -150,7 +150,8 @@ def test_every_cell_is_executed_once_and_published(playground, capsys):
     assert list((playground.out / cells.WORK).iterdir()) == []
     assert [path.name for path in (playground.out / cells.CLAIMS).iterdir() if "driver" in path.name] == []
     captured = capsys.readouterr()
-    assert "16 planned = 16 complete + 0 failed + 0 missing" in captured.out
+    assert "16 planned = 16 complete + 0 failed + 0 missing" in captured.err
+    assert captured.out == f"{playground.out}\n"
     assert sum(line.startswith("[") for line in captured.err.splitlines()) == 16
     assert playground.sweep() == 0
     assert len(playground.executed()) == 16
@@ -176,7 +177,7 @@ def test_each_mishap_costs_one_cell(playground, capsys):
     assert (broken["state"], broken["reason"]) == ("crashed", "exit 1")
     assert broken["log"].endswith("ValueError: the cell is broken")
     assert (hang["state"], hang["reason"]) == ("timeout", "more than 0.7 s")
-    printed = capsys.readouterr().out
+    printed = capsys.readouterr().err
     assert "16 planned = 10 complete + 6 failed + 0 missing" in printed
     assert "    about to fail" in printed
     assert [playground.times(run_id) for run_id in run_ids] == [1] * 16
@@ -242,7 +243,7 @@ def test_retry_keeps_the_old_attempt_beside_the_new_one(playground, capsys):
     score.write_text("the score of the first attempt")
     playground.tell(**{run_ids[0]: "nonfinite"})
     assert command.retry([str(playground.out)], host=fake_runs.HOST) == 0
-    assert "2 cells are tried again" in capsys.readouterr().out
+    assert "2 cells are tried again" in capsys.readouterr().err
     assert [playground.times(run_id) for run_id in run_ids] == [2, 2] + [1] * 14
     playground.tell()
     assert command.retry([str(playground.out)], host=fake_runs.HOST) == 0
@@ -441,8 +442,8 @@ class Terminal:
 def test_progress_on_a_terminal_shows_cells_running_failed_speed_and_time_left():
     stream = Terminal()
     progress = Progress(10, 2, 1, stream)
-    progress.finished("run-1", "sealed", {"state": "complete", "seconds": 2.0})
-    progress.finished("run-2", "failed", {"state": "timeout", "reason": "more than 1 s"})
+    progress.finished("run-1", "sealed", {"outcome": "complete", "seconds": 2.0})
+    progress.finished("run-2", "failed", {"outcome": "timeout", "reason": "more than 1 s"})
     progress.show(3, 1234.5)
     progress.close()
     last = stream.text.split("\r")[-1]

@@ -95,9 +95,9 @@ def test_two_drivers_that_start_at_once_share_one_campaign(playground):
     shutil.rmtree(playground.out)
     drivers = [playground.drive(), playground.drive()]
     for driver in drivers:
-        output, errors = driver.communicate(timeout=40)
+        _, errors = driver.communicate(timeout=40)
         assert driver.returncode == 0, errors
-        assert "16 planned = 16 complete + 0 failed + 0 missing" in output
+        assert "16 planned = 16 complete + 0 failed + 0 missing" in errors
     assert sorted(run_id for run_id, _, _ in playground.executed()) == playground.run_ids()
     holders = {event["detail"]["driver"] for event in playground.events("claimed")}
     assert len(holders) == 2, "both took part"
