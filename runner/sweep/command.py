@@ -33,8 +33,8 @@ def sweep(options, contract, data, *, where="sweep", host=None):
         host: a ``Host``.
 
     Returns:
-        0 when each cell has an outcome, failures included. Standard output is the folder alone, for scripts; what people
-        read goes to standard error.
+        0 when each cell has an outcome, failures included. Standard output is the folder alone, for scripts; what
+        people read goes to standard error.
 
     Raises:
         Rejected, Refused: before anything is written.

@@ -25,9 +25,10 @@ class Progress:
             if event == "failed":
                 self.bar.write(f"{run_id} {detail['outcome']}: {detail['reason']}", file=self.stream)
             return
+        outcome = detail["outcome"]
         took = f"{detail['seconds']:.1f} s" if "seconds" in detail else detail.get("reason") or "recorded late"
         left = (time.monotonic() - self.begun) / (self.done - self.first) * (self.planned - self.done)
-        line = f"[{self.done}/{self.planned}] {run_id} {detail['outcome']}, {took}; {self.failed} failed, {left:.0f} s left"
+        line = f"[{self.done}/{self.planned}] {run_id} {outcome}, {took}; {self.failed} failed, {left:.0f} s left"
         print(line, file=self.stream, flush=True)
 
     def show(self, running, images_per_second):
