@@ -116,7 +116,7 @@ def _contradictions(plan):
 
 def _lost(folder, plan, events, frozen, final):
     """Run id → outcome of every cell without a manifest; None where nothing is known of it yet."""
-    last = {event["run_id"]: event for event in events if event["event"] in ("claimed", "sealed", "failed")}
+    last = {event["run_id"]: event for event in events if event["event"] in ("claimed", "sealed", "failed", "retried")}
     decided = {score["run_id"]: score["state"] for score in frozen["scores"]} if frozen else {}
     lost, late = {}, []
     for cell in plan["cells"]:

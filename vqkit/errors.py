@@ -62,6 +62,7 @@ CODES = {
     "E_CONTRACT_LOCK": "a contract differs from what was locked under its name",
     "E_CONTRACT_FROZEN": "an override of something that the contract freezes",
     "E_NO_EFFECT": "the intervention changes nothing that executes",
+    "E_ARM_TWICE": "two arms of a sweep have the same label or execute the same knobs",
     "E_SEED_FIREWALL": "a seed of the other phase",
     "E_MARKS": "marks that the contract does not have",
     "E_DATASET_NOT_ALLOWED": "the contract does not allow this dataset",
@@ -88,6 +89,7 @@ CODES = {
     "E_RUN_CANCELLED": "the run was cancelled",
     "E_RUN_BUDGET": "the run exceeded its budget",
     "E_RUN_ERROR": "the run ended with an error",
+    "E_WORKER": "worker processes die before they take a cell",
     # verification
     "E_VERIFY": "a check of the verification ladder failed",
     "E_VERIFY_NOT_RUN": "a check of the verification ladder was not run, because an input of it is missing",

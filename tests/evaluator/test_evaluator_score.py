@@ -150,11 +150,12 @@ def test_a_failed_cell_has_an_outcome(planned, held, outcome):
     assert (score["state"], score["marks"], score["digests"]) == (outcome, [], {})
 
 
-def test_a_cell_that_is_tried_again_has_no_outcome_yet(planned, held):
+@pytest.mark.parametrize("again", ["claimed", "retried"])
+def test_a_cell_that_is_tried_again_has_no_outcome_yet(planned, held, again):
     folder = planned()
     run_id = cells(folder)[0]["run_id"]
     (folder / campaign.RUNS / run_id / run.MANIFEST).unlink()
-    campaign.append_events(folder, [("failed", run_id, {"outcome": "timeout"}), ("claimed", run_id, {})])
+    campaign.append_events(folder, [("failed", run_id, {"outcome": "timeout"}), (again, run_id, {})])
     with pytest.raises(Incomplete) as caught:
         score_campaign(folder, held)
     assert caught.value.codes == ("E_CAMPAIGN_INCOMPLETE",)
