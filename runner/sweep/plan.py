@@ -8,7 +8,7 @@ from itertools import product
 
 from runner.sweep import cells
 from vqkit.errors import Problem, Refused, VqkitError, raise_all
-from vqkit.formats import campaign, canonical, dataset, digests, files
+from vqkit.formats import campaign, dataset, digests, files, run
 from vqkit.formats.contract import Contract
 
 SALT_BYTES = 32
@@ -132,21 +132,11 @@ def spent_seeds(folder, planned):
             yield f"evaluation seeds {', '.join(map(str, sorted(seeds)))} are spent: {path.parent} scored them"
 
 
-def run_id(salt, of_arm, seed):
-    """The opaque name of a cell: ``run-`` and 16 hex digits that say nothing without the salt.
-
-    ``of_arm`` holds the salted digests of the arm. The proposal's is covered too, so that an arm without effect, which
-    a confirmatory campaign runs and keeps, has cells of its own beside the reference's.
-    """
-    digest = digests.digest("run_id", salt, canonical.dumps({**of_arm, "seed": seed}))
-    return f"run-{digest.removeprefix('sha256:')[:16]}"
-
-
 def _cells(sweep, salt):
     """(cells as published, cells with their arm), both sorted by run id."""
     of_arm = [(arm, arm.checked.digests(salt)) for arm in sweep.arms]
     rows = sorted(
-        (run_id(salt, known, seed), seed, known["intervention"], arm.label)
+        (run.run_id(salt, known, seed), seed, known["intervention"], arm.label)
         for (arm, known), seed in product(of_arm, sweep.seeds)
     )
     planned = [{"run_id": name, "seed": seed, "intervention": digest} for name, seed, digest, _ in rows]
