@@ -173,9 +173,7 @@ def _sweep(argv):
 
     argv, data = preset.choose(argv)
     chosen = config.options(argv, config.SWEEP_OPTIONS)
-    named = next(
-        (value for key, _, value in map(str.partition, argv, "=" * len(argv)) if key == "sweep"), "calibration"
-    )
+    named = dict(argument.split("=", 1) for argument in argv).get("sweep", "calibration")
     where = named if named.endswith((".yaml", ".yml")) else f"configs/sweep/{named}.yaml"
     return command.sweep(chosen, config.composed_contract(chosen), data.folder, where=where)
 
