@@ -7,8 +7,17 @@ from pathlib import Path
 from evaluator import score, unblind
 from evaluator.held import Held
 from evaluator.verify import climb
-from vqkit.errors import ArgumentParser, Incomplete, RunFailed, VerificationFailed, guarded, raise_all
-from vqkit.formats import campaign
+from vqkit.errors import (
+    ArgumentParser,
+    Incomplete,
+    Rejected,
+    RunFailed,
+    UsageError,
+    VerificationFailed,
+    guarded,
+    raise_all,
+)
+from vqkit.formats import campaign, canonical, dataset, files, run
 
 # Terminal state → the code that says why a run did not get as far as a verification was asked to go.
 _STATE_CODES = {
@@ -27,7 +36,7 @@ def main(argv):
 
 def verify(options):
     """Print the verdict on one run; exit 6 when a check failed, 5 or 7 when the level asked for is out of reach."""
-    verdict = climb(options.run, _held(options), level=options.level)
+    verdict = climb(options.run, _held(options, options.run), level=options.level)
     print(json.dumps(verdict.to_json()) if options.json else verdict.table())
     raise_all(VerificationFailed, verdict.failures())
     if not verdict.reached and verdict.state != "complete":
@@ -38,11 +47,15 @@ def verify(options):
 
 def score_folder(options):
     """Score a campaign or one run."""
+    held = _held(options, options.folder)
+    if held.data is None:
+        expected = "the dataset of the plan: --data DIR, or prepared under ./data"
+        raise UsageError("E_USAGE", "score", expected, "neither")
     if not (options.folder / campaign.CAMPAIGN).exists():
-        value, path = score.score_run(options.folder, _held(options))
+        value, path = score.score_run(options.folder, held)
         _show(options, value, f"{value['run_id']}: {value['state']}, {value['verification']['level']}, {path}")
         return
-    frozen, failures = score.score_campaign(options.folder, _held(options), final=options.final)
+    frozen, failures = score.score_campaign(options.folder, held, final=options.final)
     counts = "planned {planned} = complete {complete} + failed {failed} + missing {missing}".format_map(frozen)
     _show(options, frozen, f"{counts}; scores frozen in {campaign.FROZEN}")
     raise_all(VerificationFailed, failures)
@@ -63,8 +76,24 @@ def _show(options, value, text):
     print(json.dumps(value) if options.json else text)
 
 
-def _held(options):
-    return Held(data=options.data, source=options.source, lock=options.lock)
+def _held(options, folder):
+    """What the verifier holds; without --data, the prepared dataset under ./data that the folder's plan names.
+
+    Which one is opened proves nothing: its digest is recomputed and compared with the plan's.
+    """
+    return Held(data=options.data or _named_data(folder), source=options.source, lock=options.lock)
+
+
+def _named_data(folder):
+    try:
+        if (folder / campaign.CAMPAIGN).exists():
+            plan, _ = campaign.read(folder, campaign.CAMPAIGN)
+        else:
+            plan, _ = run.parse_plan(files.read_once(folder / run.PLAN, max_bytes=canonical.MAX_BYTES))
+    except Rejected:
+        return None
+    prepared = Path("data") / plan["dataset"]["id"]
+    return prepared if (prepared / dataset.CARD).is_file() else None
 
 
 def _parser():
@@ -74,13 +103,13 @@ def _parser():
     command = commands.add_parser("verify", help="climb the verification ladder with one run")
     command.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     command.add_argument("--level", choices=campaign.LEVELS[1:-1], default="V3", help="how far to go (V3)")
-    _inputs(command, data_required=False)
+    _inputs(command)
     command.set_defaults(command=verify)
 
     command = commands.add_parser("score", help="verify to V3 and write scores, blind to the arm")
     command.add_argument("folder", type=Path, metavar="DIR", help="a campaign or a run folder")
     command.add_argument("--final", action="store_true", help="declare cells without an outcome missing")
-    _inputs(command, data_required=True)
+    _inputs(command)
     command.set_defaults(command=score_folder)
 
     command = commands.add_parser("unblind", help="map frozen scores to arms")
@@ -90,9 +119,9 @@ def _parser():
     return parser
 
 
-def _inputs(command, *, data_required):
+def _inputs(command):
     command.add_argument(
-        "--data", type=Path, metavar="DIR", required=data_required, help="the verifier's own canonical dataset"
+        "--data", type=Path, metavar="DIR", help="the verifier's own canonical dataset (./data/<its id>)"
     )
     command.add_argument("--source", type=Path, metavar="DIR", help="the verifier's source tree (this one)")
     command.add_argument(

@@ -111,6 +111,8 @@ def run(argv):
     raw = files.read_once(Path(chosen["intervention"]), max_bytes=intervention.MAX_BYTES)
     checked = intervention.check(raw, contract, chosen["phase"], where=chosen["intervention"])
     data = resolve(chosen["data"], Path(chosen["root"]))
+    if data.notice:
+        print(data.notice, file=sys.stderr)
     salt = os.urandom(32)
     name = run_id(salt, checked.digests(salt), chosen["seed"])
     out = Path(chosen["out"] or Path("runs") / name)

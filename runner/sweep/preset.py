@@ -5,6 +5,7 @@ of a contract. A contract or a device on the command line wins over the preset.
 """
 
 import sys
+import textwrap
 from pathlib import Path
 
 from runner import config
@@ -55,5 +56,5 @@ def _contract(data, has_cuda):
 
 
 def _announce(text):
-    width = max(map(len, text.splitlines()))
-    print("\n".join(["*" * width, text, "*" * width]), file=sys.stderr)
+    rule = "*" * 100
+    print(rule, textwrap.fill(text, len(rule), break_long_words=False), rule, sep="\n", file=sys.stderr)
