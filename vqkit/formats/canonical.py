@@ -82,7 +82,7 @@ def dumps(value):
 def loads_canonical(data, *, where="json", max_bytes=MAX_BYTES):
     """``loads``, and the bytes must already be the canonical form: what is hashed is what was read."""
     value = loads(data, where=where, max_bytes=max_bytes)
-    if dumps(value) != bytes(data):
+    if rfc8785.dumps(value) != bytes(data):  # ``loads`` gives only what ``dumps`` would write
         raise Rejected("E_JSON_CANONICAL", where, "RFC 8785 bytes", "another spelling of the same value")
     return value
 
