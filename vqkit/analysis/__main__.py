@@ -5,13 +5,11 @@ import json
 import sys
 from pathlib import Path
 
-import pandas as pd
-
-from vqkit.analysis import calibration, load, paired, power
+from vqkit.analysis import build, calibration, load, power
 from vqkit.errors import ArgumentParser, Incomplete, Refused, UsageError, guarded
-from vqkit.formats import files
+from vqkit.formats import campaign, digests, files
 
-RESULTS = ("results.parquet", "results.csv")
+PARQUET, CSV = "results.parquet", "results.csv"
 
 
 def main(argv):
@@ -24,30 +22,41 @@ def calibrate(arguments):
     """Write results.parquet, results.csv and calibration.json into the campaign folder, and say what was decided."""
     folder = _folder(arguments.dir)
     loaded = load.load(folder)
-    value = calibration.build(loaded)
-    data = calibration.encode(value)
-    for name, content in zip(RESULTS, table_files(loaded.table), strict=True):
+    csv = load.write_table(loaded.table)
+    data = calibration.encode(build.build(loaded, csv))
+    parquet = io.BytesIO()
+    loaded.table.to_parquet(parquet, index=False, engine="pyarrow", compression="zstd")
+    for name, content in ((PARQUET, parquet.getvalue()), (CSV, csv), (calibration.NAME_ON_DISK, data)):
         files.replace(folder / name, content)
-    files.replace(folder / calibration.NAME_ON_DISK, data)
-    _say(arguments, value, data)
+    value = calibration.parse(data)
+    if arguments.json:
+        print(json.dumps({"calibration": calibration.digest(data), "decision": value["decision"]}))
+    else:
+        print(f"{calibration.NAME_ON_DISK} {calibration.digest(data)}\n{calibration.sentence(value)}")
 
 
 def write_report(arguments):
-    """Write report.html, report.md and figures/ from calibration.json and the scores, and print the result."""
+    """Write report.html, report.md and figures/ from calibration.json, results.csv and the scores; print the result."""
     from vqkit.analysis import report  # matplotlib takes a second to import; the other commands don't need it
 
     folder = _folder(arguments.dir)
-    if not (folder / calibration.NAME_ON_DISK).exists():
-        raise Incomplete("E_STAGE_MISSING", calibration.NAME_ON_DISK, "the file (calibrate first)", "nothing")
+    for name in (calibration.NAME_ON_DISK, CSV, campaign.FROZEN):
+        if not (folder / name).exists():
+            raise Incomplete("E_STAGE_MISSING", name, "the file (calibrate first)", "nothing")
     data = files.read_once(folder / calibration.NAME_ON_DISK)
     value = calibration.parse(data)
-    loaded = load.load(folder)
-    for name in ("frozen", "unblinded"):
-        if value["campaign"][name] != loaded.digests[name]:
-            where = f"{calibration.NAME_ON_DISK}.campaign.{name}"
-            raise Refused("E_ANALYSIS_BINDING", where, loaded.digests[name], value["campaign"][name])
-    written = report.write(folder, loaded, value, calibration.digest(data))
-    print(report.terminal(value, [folder / name for name in (*RESULTS, calibration.NAME_ON_DISK, *written)]))
+    csv, frozen = (files.read_once(folder / name) for name in (CSV, campaign.FROZEN))
+    for where, bound, found in (
+        (CSV, value["results"], calibration.table_digest(csv)),
+        (campaign.FROZEN, value["campaign"]["frozen"], digests.digest("score", frozen)),
+    ):
+        if found != bound:
+            raise Refused("E_ANALYSIS_BINDING", where, f"{bound} ({calibration.NAME_ON_DISK} names it)", found)
+    written = report.write(folder, load.read_table(csv), value, calibration.digest(data))
+    if arguments.json:
+        print(json.dumps({"calibration": calibration.digest(data), "files": written, "decision": value["decision"]}))
+    else:
+        print(report.terminal(value, [folder / name for name in (PARQUET, CSV, calibration.NAME_ON_DISK, *written)]))
 
 
 def plan_power(arguments):
@@ -68,22 +77,6 @@ def plan_power(arguments):
             raise UsageError("E_USAGE", "plot", "a name that ends in .svg or .png", path.name)
         files.replace(path, plots.power_file(answer, path.suffix[1:]))
     print(json.dumps(answer) if arguments.json else power.sentence(answer))
-
-
-def table_files(table):
-    """The results table as (parquet bytes, csv bytes); the same table gives the same bytes."""
-    parquet, csv = io.BytesIO(), table.to_csv(index=False, lineterminator="\n", float_format="%.17g")
-    table.to_parquet(parquet, index=False, engine="pyarrow", compression="zstd")
-    return parquet.getvalue(), csv.encode()
-
-
-def _say(arguments, value, data):
-    decision = value["decision"]
-    if arguments.json:
-        print(json.dumps({"calibration": calibration.digest(data), "decision": decision}))
-        return
-    print(f"{calibration.NAME_ON_DISK} {calibration.digest(data)}")
-    print(calibration.sentence(value))
 
 
 def _folder(name):

@@ -47,11 +47,9 @@ def assess(family, guard_status, labels, plan):
                 continue
             order = np.argsort(-np.abs(one.summary.mean[:, t]), kind="stable")
             detected = one.verdict[:, t] == "detected"
-            better, worse, kept = (
-                detected & (one.agreed[:, t] > 0),
-                detected & (one.agreed[:, t] < 0),
-                guard_status[:, t] == "ok",
-            )
+            better, worse = detected & (one.agreed[:, t] > 0), detected & (one.agreed[:, t] < 0)
+            kept = guard_status[:, t] == "ok"
+            gain, loss = sensitivity(one, t, kept)
             state = surface.mark_state(one, t, plan)
             records.append(
                 {
@@ -59,6 +57,7 @@ def assess(family, guard_status, labels, plan):
                     "mark": int(mark),
                     "state": state,
                     "responsive": bool(state == "open" and (better & kept).any() and worse.any()),
+                    "sensitivity": {"better": gain, "worse": loss},
                     "better": [labels[a] for a in order if better[a] and kept[a]],
                     "worse": [labels[a] for a in order if worse[a]],
                     "blocked": [labels[a] for a in order if better[a] and not kept[a]],
@@ -98,9 +97,13 @@ def decide(family, guard_status, labels, plan, assessed=None, imputed_reference=
     return decision
 
 
-def sensitivity(one, t):
-    """How strongly a metric responds at a mark: (largest improvement, largest worsening), standardized, each ≥ 0."""
-    return max(0.0, float(one.standardized[:, t].max())), max(0.0, float(-one.standardized[:, t].min()))
+def sensitivity(one, t, kept):
+    """How strongly a metric responds at a mark: (largest improvement, largest worsening), standardized, each ≥ 0.
+
+    Only improvements that keep their guardrails count; ``kept`` is bool [A−1].
+    """
+    shifts = one.standardized[:, t]
+    return max(0.0, float(shifts[kept].max(initial=0.0))), max(0.0, float((-shifts).max()))
 
 
 def rank_reversals(values, marks, labels):
@@ -150,7 +153,7 @@ def _choose(decision, family, assessed, mark, labels):
     """Fill in budget, primary metric and known arms."""
     t = family.marks.index(mark)
     here = {one["metric"]: one for one in assessed if one["mark"] == mark and one["responsive"]}
-    strength = {metric: max(sensitivity(family.effects[metric], t)) for metric in here}
+    strength = {metric: max(record["sensitivity"].values()) for metric, record in here.items()}
     primary = max(strength, key=strength.get)  # the first of the contract where they are equal
     known = here[primary]
     decision.update(
@@ -171,7 +174,7 @@ def _choose(decision, family, assessed, mark, labels):
         ranking = ", ".join(
             f"{metric} {strength[metric]:.2f}" for metric in sorted(strength, key=lambda m: -strength[m])
         )
-        text = f"{primary} has the largest standardized effect, |mean| / √(sd² + δ_min²): {ranking}"
+        text = f"{primary} has the largest standardized effect, |mean| / √(sd² + (δ_min/4)²): {ranking}"
         decision["reasons"].append(_reason("more_sensitive", text, primary, mark))
     one = family.effects[primary]
     turned = [
@@ -180,7 +183,8 @@ def _choose(decision, family, assessed, mark, labels):
         if one.agreed[labels.index(label), t] * one.agreed[labels.index(label), -1] < 0
     ]
     if turned:
-        text = f"{_list(turned)} point the other way on every seed at epoch {family.marks[-1]}: the budget changes the answer"
+        last = family.marks[-1]
+        text = f"{_list(turned)} point the other way on every seed at epoch {last}: the budget changes the answer"
         decision["reasons"].append(_reason("reversed_later", text, primary, mark))
     largest = float(one.summary.mean[:, t].max())
     if largest < one.delta:

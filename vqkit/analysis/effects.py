@@ -14,6 +14,7 @@ import numpy as np
 from vqkit.analysis import paired
 from vqkit.analysis.paired import Summary
 
+SPREAD_FLOOR = 0.25  # s₀ of the tests as a part of δ; see ``paired``
 VERDICTS = ("detected", "equivalent", "inconclusive", "underpowered", "void_floor", "void_ceiling")
 
 
@@ -22,7 +23,7 @@ class Effects:
     """Effects of one metric over arms × marks; tests and verdicts are NaN or None at mark 0.
 
     ``delta`` is the smallest difference that matters, None where the contract declares none. ``standardized`` is
-    mean / √(sd² + δ²): the mean in units of the spread of paired differences, finite when that spread is nil.
+    mean / √(sd² + s₀²): the mean in units of the spread of paired differences, finite when that spread is nil.
     ``reference`` is the reference's mean at each mark [T].
     """
 
@@ -72,7 +73,7 @@ def compare(values, metrics, marks, plan):
     arms, seeds = differences[metrics[0]].shape[0], differences[metrics[0]].shape[2]
     cells = np.concatenate([differences[metric][:, trained].reshape(-1, seeds) for metric in metrics])
     per_metric = arms * len(trained)
-    scale = np.repeat([deltas[metric] or 0.0 for metric in metrics], per_metric)
+    scale = np.repeat([SPREAD_FLOOR * (deltas[metric] or 0.0) for metric in metrics], per_metric)
     test = paired.sign_flip(cells, scale)
     effects = {}
     for i, metric in enumerate(metrics):
@@ -122,7 +123,7 @@ def _effects(metric, delta, differences, values, raw, adjusted, marks, plan, att
     flat = differences.reshape(-1, seeds)
     summary = paired.summarize(flat, plan["alpha"])
     summary = Summary(**{name: array.reshape(arms, len(marks)) for name, array in vars(summary).items()})
-    spread = np.sqrt(np.nan_to_num(summary.sd) ** 2 + (delta or 0.0) ** 2)
+    spread = np.sqrt(np.nan_to_num(summary.sd) ** 2 + (SPREAD_FLOOR * (delta or 0.0)) ** 2)
     standardized = np.divide(summary.mean, spread, out=np.zeros_like(summary.mean), where=spread > 0)
     equivalence = np.ones((arms, len(marks)))
     if delta is not None:

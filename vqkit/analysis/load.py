@@ -7,6 +7,7 @@ digest of frozen.json in unblinded.json. All faults are collected before anythin
 Shapes: A arms (the reference first), T marks, S seeds.
 """
 
+import io
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +38,6 @@ class Loaded:
     """A campaign as analysed.
 
     Attributes:
-        folder: where it lies.
         plan, contract: campaign.json and the contract that it embeds.
         digests: of campaign.json, frozen.json and unblinded.json.
         arms: the arms of unblinded.json, the reference first, the others in their order there.
@@ -48,10 +48,8 @@ class Loaded:
         verified: bool [A, S], the run's verification passed.
         tally: planned, complete, failed, missing; planned is the sum of the others.
         seconds: wall seconds of each run that reported them.
-        run_ids: [A][S].
     """
 
-    folder: object
     plan: dict
     contract: Contract
     digests: dict
@@ -64,7 +62,6 @@ class Loaded:
     verified: np.ndarray
     tally: dict
     seconds: tuple
-    run_ids: tuple
 
     @property
     def labels(self):
@@ -101,16 +98,60 @@ def load(folder):
     scores, problems = _read_scores(folder, frozen)
     problems += _score_problems(plan, scores)
     raise_all(Refused, problems)
-    return _assemble(folder, plan, contract, found, unblinded, scores)
+    return _assemble(plan, contract, found, unblinded, scores)
 
 
-def read_counts(loaded, arm, mark):
-    """Code counts of an arm's completed runs at a mark: int64 [runs, K], read again from the scores."""
+@dataclass(frozen=True)
+class Arrays:
+    """The table as arrays: metric → values [A, T, S] with intention to treat, imputed [A, S], run ids [A, S]."""
+
+    labels: tuple
+    values: dict
+    imputed: np.ndarray
+    run_ids: np.ndarray
+
+
+def arrays(table, marks, seeds, intention_to_treat):
+    """The results table, in the order in which ``load`` makes it, as arrays.
+
+    A cell that did not complete holds the contract's intention-to-treat value, NaN where the contract has none.
+    """
+    shape = -1, len(seeds), len(marks)
+    imputed = table["imputed"].to_numpy().reshape(shape)
+    values = {}
+    for metric in (*METRICS, *QUALITY):
+        measured = table[metric].to_numpy(dtype=np.float64, na_value=np.nan).reshape(shape)
+        values[metric] = np.where(imputed, intention_to_treat.get(metric, np.nan), measured).transpose(0, 2, 1)
+    labels = tuple(table["arm"].to_numpy().reshape(shape)[:, 0, 0])
+    return Arrays(labels, values, imputed[:, :, 0], table["run_id"].to_numpy().reshape(shape)[:, :, 0])
+
+
+def write_table(table):
+    """results.csv: floats with 17 digits, so that reading it gives the same table."""
+    return table.to_csv(index=False, lineterminator="\n", float_format="%.17g").encode()
+
+
+def read_table(data):
+    """The table in results.csv; only an empty field is null, whatever an arm is called."""
+    kept = {"keep_default_na": False, "na_values": [""], "float_precision": "round_trip"}
+    return pd.read_csv(io.BytesIO(data), dtype={"tokens": "Int64", "imputed": bool, "arm": str}, **kept)
+
+
+def read_counts(folder, table, arm, mark):
+    """Code counts of an arm's completed runs at a mark: int64 [runs, K], from the scores that the table is made of.
+
+    Raises:
+        Refused: E_ANALYSIS_BINDING where a score is not the one that the table names.
+    """
     rows = []
-    for seed, run_id in enumerate(loaded.run_ids[arm]):
-        if not loaded.imputed[arm, seed]:
-            score, _ = campaign.read_score(loaded.folder / campaign.SCORES / f"{run_id}.json")
-            rows += [entry["counts"] for entry in score["marks"] if entry["mark"] == mark]
+    mine = table[(table["arm"] == arm) & (table["mark"] == mark) & ~table["imputed"]]
+    for run_id, bound in zip(mine["run_id"], mine["digest_score"], strict=True):
+        path = folder / campaign.SCORES / f"{run_id}.json"
+        score, data = campaign.read_score(path)
+        found = digests.digest("score", data)
+        if found != bound:
+            raise Refused("E_ANALYSIS_BINDING", path.name, bound, found)
+        rows += [entry["counts"] for entry in score["marks"] if entry["mark"] == mark]
     return np.array(rows, dtype=np.int64).reshape(len(rows), -1)
 
 
@@ -237,46 +278,34 @@ def usable(score):
     return score is not None and score["state"] == "complete" and score["verification"]["status"] == "passed"
 
 
-def _assemble(folder, plan, contract, found, unblinded, scores):
+def _assemble(plan, contract, found, unblinded, scores):
     arms = sorted(unblinded["arms"], key=lambda arm: arm["role"] != "reference")
     position = {arm["label"]: i for i, arm in enumerate(arms)}
     seeds, marks = tuple(sorted(plan["seeds"])), tuple(sorted(plan["marks"]))
     owner = {cell["run_id"]: position[cell["arm"]] for cell in unblinded["cells"]}
-    shape = len(arms), len(marks), len(seeds)
-    treat = contract.analysis["intention_to_treat"]
-    values = {metric: np.full(shape, treat.get(metric, np.nan), dtype=np.float64) for metric in (*METRICS, *QUALITY)}
-    imputed = np.ones((len(arms), len(seeds)), dtype=bool)
-    verified = np.zeros_like(imputed)
-    run_ids = [[""] * len(seeds) for _ in arms]
+    owner = {cell["run_id"]: position[cell["arm"]] for cell in unblinded["cells"]}
     rows, seconds, states = [], [], []
+    verified = np.zeros((len(arms), len(seeds)), dtype=bool)
     for cell in sorted(plan["cells"], key=lambda cell: (owner[cell["run_id"]], cell["seed"])):
         arm, seed = owner[cell["run_id"]], seeds.index(cell["seed"])
         score, digest = scores.get(cell["run_id"], (None, None))
-        run_ids[arm][seed] = cell["run_id"]
-        measured = {entry["mark"]: entry for entry in score["marks"]} if score else {}
-        imputed[arm, seed] = not usable(score)
         verified[arm, seed] = score is not None and score["verification"]["status"] == "passed"
         states.append(_state(score))
-        if usable(score):
-            for t, mark in enumerate(marks):
-                for metric in values:
-                    values[metric][arm, t, seed] = measured[mark][metric]
-        wall = (score["resources"] or {}).get("wall_seconds") if score else None
-        if isinstance(wall, (int, float)) and not isinstance(wall, bool) and usable(score):
+        wall = (score["resources"] or {}).get("wall_seconds") if usable(score) else None
+        if type(wall) in (int, float):
             seconds.append(float(wall))
-        rows += _rows(plan, contract, found, arms[arm], cell, marks, score, digest, measured)
-    table = pd.DataFrame(rows, columns=columns(contract))
-    table = table.astype({"tokens": "Int64", "seed": "int64", "mark": "int64", "imputed": "bool"})
+        rows += _rows(plan, contract, found, arms[arm], cell, marks, score, digest)
+    table = pd.DataFrame(rows, columns=columns(contract)).astype({"tokens": "Int64", "imputed": "bool"})
     tally = {
         "planned": len(states),
         "complete": states.count("complete"),
         "failed": sum(state in FAILED for state in states),
         "missing": states.count("missing"),
     }
+    filled = arrays(table, marks, seeds, contract.analysis["intention_to_treat"])
     return Loaded(
-        folder=folder, plan=plan, contract=contract, digests=found, arms=tuple(arms), seeds=seeds, marks=marks,
-        table=table, values=values, imputed=imputed, verified=verified, tally=tally, seconds=tuple(seconds),
-        run_ids=tuple(map(tuple, run_ids)),
+        plan=plan, contract=contract, digests=found, arms=tuple(arms), seeds=seeds, marks=marks, table=table,
+        values=filled.values, imputed=filled.imputed, verified=verified, tally=tally, seconds=tuple(seconds),
     )  # fmt: skip
 
 
@@ -287,9 +316,10 @@ def _state(score):
     return "unverified" if score["state"] == "complete" and not usable(score) else score["state"]
 
 
-def _rows(plan, contract, found, arm, cell, marks, score, digest, measured):
+def _rows(plan, contract, found, arm, cell, marks, score, digest):
     """The rows of one cell, one a mark; what was not measured stays null."""
     state = _state(score)
+    measured = {entry["mark"]: entry for entry in score["marks"]} if score else {}
     known = {f"digest_{name}": score["digests"].get(name) if score else None for name in SCORE_DIGESTS}
     for mark in marks:
         entry = measured.get(mark, {})

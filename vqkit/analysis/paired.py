@@ -3,11 +3,12 @@
 Everything that scipy answers wrongly without a word (NaN, constant differences, one seed, all zero) is caught here,
 before a call. Shapes: C cells (an arm at a mark for a metric), S seeds.
 
-The statistic of a cell is a moderated t, √S·mean / √(sd² + δ²), with δ the smallest difference that matters, as the
-contract declared it before the data. For one cell alone every statistic that grows with |mean| gives the same
-sign-flip p; δ only says how cells of a family are compared. With δ = 0 it is Student's t, under which, at 6 seeds,
-differences of no interest whose sizes happen to agree outrank real ones; δ takes that away, and keeps the statistic
-finite where all differences are equal (compare the s₀ of Tusher, Tibshirani and Chu 2001).
+The statistic of a cell is a moderated t, √S·mean / √(sd² + s₀²), with s₀ a quarter of δ_min, the smallest difference
+that matters, which the contract declared before the data (the idea is that of Tusher, Tibshirani and Chu 2001). For one
+cell alone every statistic that grows with |mean| gives the same sign-flip p; s₀ only says how the cells of a family
+compare. With s₀ = 0 it is Student's t, under which, at 6 seeds, cells of no interest whose differences happen to be of
+one size outrank real effects; with a large s₀ a single lost run outranks them. Simulated over both situations a
+quarter of δ_min finds more than Student's t from 6 to 12 seeds, and stays finite where all differences are equal.
 """
 
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ def sign_flip(differences_CS, scale_C):
 
     Args:
         differences_CS: float64 [C, S], finite.
-        scale_C: δ of each cell, ≥ 0.
+        scale_C: s₀ of each cell, ≥ 0.
     """
     cells = require_finite(differences_CS, "sign-flip test")
     n = cells.shape[1]

@@ -1,84 +1,22 @@
-"""Figures of a calibration: drawn once as SVG whose colours follow the reader's theme, once as PNG on white.
+"""The figures of a calibration. Each function takes a ``View`` and the colours to draw with, and returns a Figure.
 
-Every figure names contract, dataset, device and cells in its last line, so that it can travel alone. Colours are
-blue for better and orange for worse (told apart by every common form of colour blindness, and doubled by position,
-marker or sign). The same calibration gives the same bytes: fixed ids, no date, no random jitter.
+Every figure names contract, dataset, device and cells in its last line (``draw.render`` writes it), so that it can
+travel alone.
 """
 
-import io
-import re
-
-import matplotlib
-
-matplotlib.use("agg")
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from vqkit.analysis import power, surface
+from vqkit.analysis import draw, power, surface
 from vqkit.formats import knobs
 
-LIGHT = {
-    "ink": "#1b1f23", "muted": "#5b636b", "line": "#cfd5da", "ground": "#ffffff", "better": "#1667a8",
-    "worse": "#b5560b", "band": "#9aa3ab",
-}  # fmt: skip
-SENTINELS = {name: f"#0102{i:02x}" for i, name in enumerate(LIGHT, start=3)}
-STYLE = {
-    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"], "font.size": 9,
-    "axes.titlesize": 9.5, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelsize": 9,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.8, "lines.linewidth": 1.4,
-    "svg.fonttype": "none", "savefig.dpi": 160, "figure.constrained_layout.use": True,
-}  # fmt: skip
 WIDTH = 7.6  # inches
-MOST_ARMS = 24
 SHORT = {"normalized_perplexity": "perplexity / K", "utilization": "utilization"}
 VERDICT_SIGNS = {
-    "detected": "●", "equivalent": "≈", "inconclusive": "?", "underpowered": "–", "void_floor": "⌊", "void_ceiling": "⌈",
+    "detected": "●", "equivalent": "≈", "inconclusive": "?", "underpowered": "–", "void_floor": "⌊",
+    "void_ceiling": "⌈",
 }  # fmt: skip
-
-
-class View:
-    """A calibration as the figures read it.
-
-    Attributes:
-        value, loaded: the calibration and the campaign (None where only the calibration is at hand).
-        mark, metric: what the decision rests on; the last mark and the first candidate where it was refused.
-        arms: labels in order of their effect there, the most improving first, at most ``MOST_ARMS`` of the strongest.
-        footer: contract, dataset, device and cells in one line.
-    """
-
-    def __init__(self, value, loaded=None):
-        self.value, self.loaded = value, loaded
-        decision = value["decision"]
-        self.mark = decision["budget_mark"] if decision["budget_mark"] is not None else value["marks"][-1]
-        self.metric = decision["primary_metric"] or value["analysis"]["plan"]["metrics"][0]
-        self.metrics = value["analysis"]["plan"]["metrics"]
-        self.delta = value["analysis"]["plan"]["delta_min"]
-        self.effects = {(one["arm"], one["mark"], one["metric"]): one for one in value["effects"]}
-        everyone = sorted(
-            (arm["label"] for arm in value["arms"] if arm["role"] == "arm"),
-            key=lambda label: (-self.effects[label, self.mark, self.metric]["mean"], label),
-        )
-        half = MOST_ARMS // 2
-        self.everyone = everyone
-        self.arms = everyone if len(everyone) <= MOST_ARMS else everyone[:half] + everyone[-half:]
-        self.reference = next(arm["label"] for arm in value["arms"] if arm["role"] == "reference")
-        self.best = decision["known_better"][0] if decision["known_better"] else everyone[0]
-        self.worst = decision["known_worse"][0] if decision["known_worse"] else everyone[-1]
-        self.footer = provenance(value)
-
-    def effect(self, arm, mark=None, metric=None):
-        return self.effects[arm, self.mark if mark is None else mark, metric or self.metric]
-
-
-def provenance(value):
-    """Contract, dataset, device and cells in one line: what every result must be read with."""
-    cells, device = value["cells"], value["device"]
-    threads = f"cpu, {device['threads']} thread{'s' * (device['threads'] > 1)}" if device["device"] == "cpu" else "cuda"
-    return (
-        f"contract {value['contract']['name']} · dataset {value['dataset']['id']} · {threads} · cells: "
-        f"{cells['complete']} complete, {cells['failed']} failed, {cells['missing']} missing of {cells['planned']}"
-    )
 
 
 def heatmap(view, ink):
@@ -101,7 +39,7 @@ def heatmap(view, ink):
                     )
                 )
                 sign = VERDICT_SIGNS.get(one["verdict"], "")
-                text = f"{one['mean']:+.3f} {sign}".strip()
+                text = f"{one['mean']:+.3f} {sign}".strip().replace("-", "−")
                 weight = "bold" if one["verdict"] == "detected" else "normal"
                 panel.text(column, row, text, ha="center", va="center", fontsize=7.5, color=ink["ink"], weight=weight)
         panel.set(xlim=(-0.5, len(marks) - 0.5), ylim=(rows - 0.5, -0.5))
@@ -118,10 +56,10 @@ def slopes(view, ink):
     chosen = list(dict.fromkeys([*view.arms[:3], *view.arms[-3:]]))
     figure = Figure(figsize=(WIDTH, 2.6 * -(-len(chosen) // 3) + 0.2))
     panels = figure.subplots(-(-len(chosen) // 3), 3, squeeze=False, sharey=True)
-    values = view.loaded.values[view.metric][:, view.loaded.marks.index(view.mark)]
-    position = {label: i for i, label in enumerate(view.loaded.labels)}
+    values = view.arrays.values[view.metric][:, view.value["marks"].index(view.mark)]
+    position = {label: i for i, label in enumerate(view.arrays.labels)}
     for panel, arm in zip(panels.flat, chosen, strict=False):
-        lost = view.loaded.imputed[0] | view.loaded.imputed[position[arm]]
+        lost = view.arrays.imputed[0] | view.arrays.imputed[position[arm]]
         for pair, imputed in zip(values[[0, position[arm]]].T, lost, strict=True):
             colour = ink["muted"] if pair[0] == pair[1] else ink["better"] if pair[1] > pair[0] else ink["worse"]
             panel.plot([0, 1], pair, "o--" if imputed else "o-", color=colour, markersize=3.5, alpha=0.85)
@@ -168,7 +106,9 @@ def trajectories(view, ink):
     for row in panels:
         row[0].set_ylabel("arm − reference")
     panels[0][0].legend(fontsize=7.5, frameon=False, loc="best")
-    figure.supxlabel("epoch", fontsize=9)
+    for panel in panels.flat[max(0, len(chosen) - columns) : len(chosen)]:
+        panel.tick_params(labelbottom=True)
+        panel.set_xlabel("epoch")
     return figure
 
 
@@ -229,7 +169,7 @@ def sensitivity(view, ink):
     panel.axhline(0, color=ink["muted"], linewidth=0.7)
     panel.margins(y=0.15)
     panel.set_xticks(range(len(marks)), [_epoch(mark, view) for mark in marks])
-    panel.set(xlabel="epoch (★ responsive)", ylabel="largest |mean| / √(sd² + δ²)")
+    panel.set(xlabel="epoch (★ responsive)", ylabel="largest |mean| / √(sd² + (δ/4)²)")
     return figure
 
 
@@ -243,13 +183,13 @@ def usage(view, ink, counts):
         if table is None or not table.size:
             continue
         shares = -np.sort(-table / table.sum(1, keepdims=True), axis=1).mean(0)
-        role = "reference" if label == view.reference else "best" if label == view.best else "worst"
+        role = "" if label == view.reference else " (best)" if label == view.best else " (worst)"
         panel.plot(
             np.arange(1, len(shares) + 1),
             np.where(shares > 0, shares, np.nan),
             style,
             color=ink[name],
-            label=f"{label} ({role}), {len(table)} runs",
+            label=f"{label}{role}, {len(table)} runs",
         )
         panel.axhline(1 / len(shares), color=ink["muted"], linewidth=0.7, linestyle=":")
     panel.set_yscale("log")
@@ -340,61 +280,17 @@ def _draw_power(panel, ink, sigmas, delta, alpha, goal):
 
 
 def power_file(answer, kind):
-    """The plot of the ``power`` command as bytes, ``svg`` or ``png``."""
+    """The plot of the ``power`` command as bytes, of ``kind`` svg or png."""
 
-    def draw(ink):
+    def drawing(ink):
         figure = Figure(figsize=(WIDTH, 2.9))
-        _draw_power(
-            figure.subplots(), ink, [(answer["sigma"], "σ", "-")], answer["delta"], answer["alpha"], answer["power"]
-        )
+        sigmas = [(answer["sigma"], "σ", "-")]
+        _draw_power(figure.subplots(), ink, sigmas, answer["delta"], answer["alpha"], answer["power"])
         return figure
 
-    return render(
-        draw, "power", kind, f"alpha {answer['alpha']:g} two-sided, paired by seed, power asked for {answer['power']:g}"
-    )
-
-
-def render(draw, name, kind, footer):
-    """``draw(ink)`` as ``png`` bytes, as ``svg`` bytes in light colours, or as ``themed`` SVG text for a page."""
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
-        ink = LIGHT if kind == "png" else SENTINELS
-        with matplotlib.rc_context(
-            {
-                "text.color": ink["ink"],
-                "axes.labelcolor": ink["ink"],
-                "axes.edgecolor": ink["muted"],
-                "axes.facecolor": "none",
-                "xtick.color": ink["ink"],
-                "ytick.color": ink["ink"],
-                "figure.facecolor": "none",
-            }
-        ):
-            figure = draw(ink)
-            for panel in figure.axes:
-                panel.set_facecolor("none")
-            figure.get_layout_engine().set(
-                rect=(0, 0.22 / figure.get_figheight(), 1, 1 - 0.22 / figure.get_figheight())
-            )
-            figure.text(0.01, 0.05 / figure.get_figheight(), footer, fontsize=7, color=ink["muted"], va="bottom")
-            target = io.BytesIO()
-            if kind == "png":
-                figure.savefig(target, format="png", facecolor=ink["ground"], metadata={"Software": None})
-                return target.getvalue()
-            figure.savefig(target, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return _svg(target.getvalue().decode(), name, kind)
-
-
-def _svg(text, name, kind):
-    """Names in place of sentinel colours, ids that are unique on a page, no prologue."""
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
-    text = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", text)
-    for key, sentinel in SENTINELS.items():
-        text = text.replace(sentinel, f"var(--{key})" if kind == "themed" else LIGHT[key])
-    if kind == "themed":
-        return text
-    return text.replace(">", f' style="background:{LIGHT["ground"]}">', 1).encode()
+    footer = f"alpha {answer['alpha']:g} two-sided, paired by seed, power asked for {answer['power']:g}"
+    png, svg, _ = draw.render(drawing, "power", footer)
+    return png if kind == "png" else svg
 
 
 def _epoch(mark, view):
