@@ -98,6 +98,8 @@ CODES = {
     "E_STAGE_MISSING": "an earlier stage has not written its file yet",
     # analysis
     "E_ANALYSIS_INPUT": "scores that can't be analysed together",
+    "E_ANALYSIS_BINDING": "a file of the campaign that is not the one that another file names by its digest",
+    "E_ANALYSIS_PLAN": "scores that were planned under another analysis",
 }
 
 
