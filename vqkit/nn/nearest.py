@@ -24,7 +24,7 @@ except ImportError:  # a torch without Triton
 CODES_PER_TILE = 2048
 SCORES_PER_TILE = 2**19  # 2 MiB of float32: about what stays in cache between the product and the reductions
 ROWS_PER_TILE = 512  # at least
-DOUBTS_AT_ONCE = 2**22  # rows × groups that wait to be settled
+DOUBTS_AT_ONCE = 2**20  # rows × groups that wait to be settled
 SETTLED_AT_ONCE = 2**18  # float64 numbers in one step of `settle`
 TINY = 2.0**-110  # more than what the products lose to underflow
 
@@ -36,9 +36,10 @@ def nearest_codes(latents, codes):
     On a CPU in tiles; on CUDA by the fused Triton kernel, or in float64 tiles where Triton is missing. The CUDA ways
     never synchronise and have no data-dependent shapes, so a graph can capture them.
     """
-    if latents.ndim != 2 or codes.ndim != 2 or latents.shape[1] != codes.shape[1] or 0 in codes.shape:
+    matrices = latents.ndim == codes.ndim == 2 and latents.shape[1] == codes.shape[1] > 0
+    if not (matrices and 0 < len(codes) <= 2**24):  # indices are summed in float32
         found = f"{list(latents.shape)} and {list(codes.shape)}"
-        raise InternalError("E_INTERNAL", "nearest_codes", "latents [N, D] and codes [K, D] with K, D ≥ 1", found)
+        raise InternalError("E_INTERNAL", "nearest_codes", "latents [N, D] and codes [K, D], 1 ≤ K ≤ 2²⁴, D ≥ 1", found)
     with torch.autocast(latents.device.type, enabled=False):
         latents, codes = latents.float(), codes.float()
         if len(latents) == 0:
@@ -52,9 +53,9 @@ def nearest_codes(latents, codes):
 
 
 def centre_of(codes):
-    """A point [D] amid the codes: the median of a few, because one stray code would draw the mean away."""
-    sample = codes[:: -(-len(codes) // 15)]
-    return sample.sort(0).values[len(sample) // 2].nan_to_num(0, 0, 0)
+    """A point [D] amid the codes: the median of three, because one stray code would draw the mean away."""
+    a, b, c = codes[0], codes[len(codes) // 2], codes[-1]
+    return torch.maximum(torch.minimum(a, b), torch.minimum(torch.maximum(a, b), c)).nan_to_num_(0, 0, 0)
 
 
 def relative_slack(codes):
@@ -63,10 +64,12 @@ def relative_slack(codes):
 
 
 def range_of(best, z, slack):
-    """The score [N] up to which a code can be nearest: the best score [N] + 8γR², for centred latents z [N, D]."""
-    squared_norms = z.square() @ z.new_ones(z.shape[1])
-    radius = (squared_norms + best).clamp_(min=0).sqrt_().add_(squared_norms.sqrt_())
-    return radius.square_().mul_(slack).add_(best).add_(TINY)
+    """The score [N] up to which a code can be nearest, from the best score s [N] and the centred latents z [N, D].
+
+    It is s + 8γ·2(|z|² + |z−ŵ|²) ≥ s + 8γR², and |z−ŵ|² = |z|² + s.
+    """
+    weights = z.new_full((z.shape[1],), 4 * slack)
+    return torch.addmv(best, z.square(), weights, beta=1 + 2 * slack).add_(TINY)
 
 
 def nearest_codes_tiled(latents, codes):
@@ -74,7 +77,7 @@ def nearest_codes_tiled(latents, codes):
 
     Codes form groups. Two reductions of each tile, over the members of a group and over the groups, give the lowest
     score of each group and of each member number. One group and one member number in range are one code in range, and a
-    product with (0, 1, 2, …) reads off which: an argmin over the tile would take as long as the matrix product itself.
+    product with their numbers reads off which: an argmin over the tile would take as long as the matrix product itself.
     """
     (N, D), K = latents.shape, len(codes)
     members = 1 << (min(K, CODES_PER_TILE).bit_length() // 2)
@@ -89,14 +92,17 @@ def nearest_codes_tiled(latents, codes):
         centred = codes[start : start + tile_codes] - centre
         code_norms[start : start + len(centred), 0] = centred.square_().sum(1)
     tile = torch.zeros(tile_codes, D)
-    score_buffer, group_buffer = torch.empty(tile_codes * tile_rows), torch.empty(groups * tile_rows)
-    counting = torch.stack((torch.ones(max(groups, members)), torch.arange(max(groups, members)).float()))
+    score_buffer, lowest_buffer = torch.empty(tile_codes * tile_rows), torch.empty((groups + members) * tile_rows)
+    counting = torch.ones(2, groups + members)  # how many are in range, and the sum of their parts of the index
+    torch.arange(0, groups * members, members, out=counting[1, :groups])
+    torch.arange(members, out=counting[1, groups:])
 
-    index, doubts = torch.zeros(N, dtype=torch.int64), []
+    index, doubts = torch.empty(N, dtype=torch.int64), []
     for row in range(0, N, tile_rows):
         z = latents[row : row + tile_rows] - centre
         n = len(z)
-        by_group, by_member = group_buffer[: groups * n].view(groups, n), torch.full((members, n), torch.inf)
+        lowest = lowest_buffer[: (groups + members) * n].view(-1, n)
+        by_group, by_member = lowest[:groups], lowest[groups:].fill_(torch.inf)
         for start in starts:
             torch.sub(codes[start : start + tile_codes], centre, out=tile[: min(tile_codes, K - start)])
             norms = code_norms[start : start + tile_codes]
@@ -106,42 +112,40 @@ def nearest_codes_tiled(latents, codes):
             torch.amin(scores, 1, out=by_group[start // members : start // members + len(scores)])
             torch.minimum(by_member, scores.amin(0), out=by_member)
         limit = range_of(by_member.amin(0), z, slack)
-        group_count, group = counting[:, :groups] @ by_group.gt_(limit).eq_(0)  # 1 in range, 0 beyond; NaN is in range
-        member_count, member = counting[:, :members] @ by_member.gt_(limit).eq_(0)
-        index[row : row + n] = group.mul_(members).add_(member)
-        doubtful = ((group_count != 1) | (member_count != 1)).nonzero()[:, 0]
-        doubts.append((doubtful + row, by_group[:, doubtful].t() > 0))
+        lowest.gt_(limit).eq_(0)  # 1 in range, 0 beyond; NaN is in range
+        count, found = counting @ lowest
+        index[row : row + n] = found
+        doubtful = (count != 2).nonzero()[:, 0]
+        doubts.append((doubtful + row, by_group[:, doubtful].t()))
         if row + n == N or sum(in_range.numel() for _, in_range in doubts) > DOUBTS_AT_ONCE:
             rows, in_range = map(torch.cat, zip(*doubts, strict=True))
-            index[rows] = settle(latents[rows], codes, in_range, members)
+            if len(rows):
+                index[rows] = settle(latents[rows], codes, in_range, members)
             doubts = []
     return index
 
 
 def settle(latents, codes, in_range, members):
-    """Index [n] of the nearest code in float64 for latents [n, D], among the groups of codes in_range [n, groups]."""
+    """Index [n] of the nearest code in float64 for latents [n, D], among the groups with 1 in in_range [n, groups]."""
     (n, groups), (K, D) = in_range.shape, codes.shape
     tolerance = 1 + (D + 8) * torch.finfo(torch.float64).eps
-    index = torch.zeros(n, dtype=torch.int64)
-    in_range &= latents.isfinite().all(1, keepdim=True)
+    numbers = torch.arange(members)
+    index = torch.full((n,), K)
     rows_at_once = max(1, SETTLED_AT_ONCE // groups)
     pairs_at_once = max(1, SETTLED_AT_ONCE // (members * D))
     for first in range(0, n, rows_at_once):
-        pairs = in_range[first : first + rows_at_once].nonzero()  # (row, group)
-        if len(pairs) == 0:
-            continue
+        pairs = in_range[first : first + rows_at_once].nonzero()  # of a row and a group
         lowest, where = [], []
-        for row, group in (chunk.t() for chunk in pairs.split(pairs_at_once)):
-            candidates = (group[:, None] * members + torch.arange(members)).clamp_(max=K - 1)
+        for row, group in (chunk.unbind(1) for chunk in pairs.split(pairs_at_once)):
+            candidates = torch.add(numbers, group[:, None], alpha=members).clamp_(max=K - 1)
             difference = codes[candidates].double() - latents[first + row, None]
             distances = difference.square_().sum(2).nan_to_num_(torch.inf, torch.inf)
             lowest.append(distances.amin(1))
             where.append(candidates.where(distances <= lowest[-1][:, None] * tolerance, K).amin(1))
         row, lowest, where = pairs[:, 0], torch.cat(lowest), torch.cat(where)
         nearest = index[first : first + rows_at_once]
-        best = torch.full(nearest.shape, torch.inf, dtype=torch.float64).scatter_reduce_(0, row, lowest, "amin")
-        where = where.where(lowest <= best[row] * tolerance, K)
-        nearest.scatter_reduce_(0, row, where, "amin", include_self=False)
+        best = torch.full((len(nearest),), torch.inf, dtype=torch.float64).scatter_reduce_(0, row, lowest, "amin")
+        nearest.scatter_reduce_(0, row, where.where(lowest <= best[row] * tolerance, K), "amin")
     return index
 
 

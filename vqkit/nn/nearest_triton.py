@@ -55,8 +55,8 @@ def scan(latents, codes, centre, index, doubtful, N, K, D, slack, tiny, WIDTH: t
         nearest = tl.where(lowest < best, start + place, nearest)
         best = tl.minimum(best, lowest)
 
-    radius = tl.sqrt(squared_norms) + tl.sqrt(tl.maximum(squared_norms + best, 0.0))
-    decided = (second > best + slack * radius * radius + tiny) & (best > float("-inf"))
+    limit = best + 2 * slack * (2 * squared_norms + best) + tiny
+    decided = (second > limit) & (best > float("-inf"))
     tl.store(index + rows, nearest.to(tl.int64), mask=rows < N)
     tl.store(doubtful + rows, 1 - decided.to(tl.int8), mask=rows < N)
 
