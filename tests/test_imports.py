@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
-FORMATS = {"vqkit.errors", "vqkit.formats", "numpy"}
+FORMATS = {"vqkit.__version__", "vqkit.errors", "vqkit.formats", "numpy"}
 RULES = {
     "vqkit/errors.py": set(),
     "vqkit/formats": FORMATS | {"rfc8785", "jsonschema", "safetensors"},
