@@ -4,10 +4,11 @@ For a latent z and codes c, all moved by one centre, |z−c|² = |z|² + s with 
 product ranks the codes. A float32 score is off by at most E(c) = γ(2|z||c| + |c|²), γ = (D+8)·2⁻²⁴ (Higham, Accuracy
 and Stability of Numerical Algorithms, 3.5; the rounding of the centring included). Let ŵ have the lowest computed
 score. A code c that is truly nearest scores at most s(ŵ) + E(ŵ) + E(c), and neither ŵ nor c is longer than
-R = |z| + |z−ŵ|, so it scores at most s(ŵ) + 8γR². A code far away does not widen this range, and a huge |z| widens it
-only in proportion to the differences between scores. A row with one code in range is decided. In the other rows, about
-one in 500 unless codes coincide, the codes in range are compared by Σ(z−c)² in float64; what agrees to within float64
-rounding is a tie. So the answer depends on no tile size, thread count, BLAS or centre; these cost time only.
+R = |z| + |z−ŵ|, so it scores at most s(ŵ) + 6γR², taken as 8γR² for the rounding of R itself. A code far away does not
+widen this range, and a huge |z| widens it only in proportion to the differences between scores. A row with one code in
+range is decided. In the other rows, about one in 500 unless codes coincide, the codes in range are compared by Σ(z−c)²
+in float64; what agrees to within float64 rounding is a tie. So the answer depends on no tile size, thread count, BLAS
+or centre; these cost time only.
 
 A latent with a non-finite entry gets code 0. A code with one is never nearest, unless all codes are such.
 """
