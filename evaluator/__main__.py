@@ -1,6 +1,7 @@
 """``python -m evaluator``: verify a run, score, unblind."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -39,10 +40,10 @@ def verify(options):
 def score_folder(options):
     """Score a campaign or one run."""
     if not (options.folder / campaign.CAMPAIGN).exists():
-        value, path = score.score_run(options.folder, _held(options))
+        value, path = score.score_run(options.folder, _held(options), level=options.level)
         _show(options, value, f"{value['run_id']}: {value['state']}, {value['verification']['level']}, {path}")
         return
-    frozen, failures = score.score_campaign(options.folder, _held(options), final=options.final)
+    frozen, failures = score.score_campaign(options.folder, _held(options), level=options.level, final=options.final)
     counts = "planned {planned} = complete {complete} + failed {failed} + missing {missing}".format_map(frozen)
     _show(options, frozen, f"{counts}; scores frozen in {campaign.FROZEN}")
     raise_all(VerificationFailed, failures)
@@ -72,22 +73,28 @@ def _parser():
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     command = commands.add_parser("verify", help="climb the verification ladder with one run")
-    command.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    command.add_argument("run", type=_path, metavar="RUN", help="a run folder")
     command.add_argument("--level", choices=campaign.LEVELS[1:-1], default="V3", help="how far to go (V3)")
     _inputs(command, data_required=False)
     command.set_defaults(command=verify)
 
     command = commands.add_parser("score", help="verify to V3 and write scores, blind to the arm")
-    command.add_argument("folder", type=Path, metavar="DIR", help="a campaign or a run folder")
+    command.add_argument("folder", type=_path, metavar="DIR", help="a campaign or a run folder")
+    command.add_argument("--level", choices=("V3", "V4"), default="V3", help="how far each run is verified (V3)")
     command.add_argument("--final", action="store_true", help="declare cells without an outcome missing")
     _inputs(command, data_required=True)
     command.set_defaults(command=score_folder)
 
     command = commands.add_parser("unblind", help="map frozen scores to arms")
-    command.add_argument("folder", type=Path, metavar="DIR", help="a campaign or a run folder")
+    command.add_argument("folder", type=_path, metavar="DIR", help="a campaign or a run folder")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(command=unblind_folder)
     return parser
+
+
+def _path(text):
+    """A path with a name of its own, also where ``.`` was given; links in it stay links."""
+    return Path(os.path.abspath(text))
 
 
 def _inputs(command, *, data_required):

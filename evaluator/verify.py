@@ -74,8 +74,8 @@ def _bound(evidence, held, verdict, expect):
     locked = held.lock.get(contract.name)
     found = f"{contract.name} {contract.digest}"
     verdict.add("V2.contract", contract.digest == locked, locked or "a locked name", found)
-    _source(plan, held, verdict)
     _dataset(plan["dataset"], contract, held, verdict)
+    _source(plan, held, verdict)
     found = digests.digest_json("environment", plan["environment"])
     verdict.add("V2.environment", found == plan["digests"]["environment"], plan["digests"]["environment"], found)
     _plan(evidence, verdict)
@@ -104,8 +104,9 @@ def _source(plan, held, verdict):
 def _dataset(planned, contract, held, verdict):
     try:
         contract.require_dataset(planned["id"])
-        if held.data is None:
-            verdict.skip("V2.dataset", planned["digest"], _NO_DATA)
+        if held.data is None or verdict.failed("V2"):
+            why = _NO_DATA if held.data is None else "not opened: the contract that selects from it is not locked"
+            verdict.skip("V2.dataset", planned["digest"], why)
             return
         own = held.dataset(contract)
     except (Refused, Rejected) as error:

@@ -3,6 +3,7 @@
 Whatever ends the training, what was measured until then is sealed with a terminal statement that says so.
 """
 
+import os
 import resource
 import sys
 import time
@@ -63,13 +64,14 @@ def execute(request, progress=None):
         "steps_applied": trained.applied,
         "steps_skipped": trained.steps - trained.applied,
     }
+    writer.keep_whole_marks(trained.marks)
     writer.evidence(STEPS, tensors.encode(trained.columns(), run.steps_layout(trained.steps)))
     writer.evidence(TERMINAL, canonical.dumps(terminal))
     images = trained.steps * request.contract.training["batch_size"]
     resources = {
         "started": started,
         "ended": _now(),
-        "wall_seconds": round(time.perf_counter() - clock, 3),
+        "wall_seconds": max(round(time.perf_counter() - clock, 3), 0),
         "training_seconds": round(trained.seconds, 3),
         "images_per_second": round(images / trained.seconds, 1) if trained.seconds else 0,
         "peak_memory_bytes": _peak_memory(request.device),
@@ -144,6 +146,14 @@ class _Writer:
         """One evidence file."""
         files.write_once(self.out / EVIDENCE / name, data)
         self.entries.append((name, len(data), digests.sha256_hex(data)))
+
+    def keep_whole_marks(self, marks):
+        """Remove what is there of a mark that was cut off between its two files: nothing of it is sealed."""
+        whole = run.evidence_names(marks)
+        for name in os.listdir(self.out / EVIDENCE):
+            if name not in whole:
+                os.unlink(self.out / EVIDENCE / name)
+        self.entries = [entry for entry in self.entries if entry[0] in whole]
 
     def manifest(self, plan, terminal, resources):
         """The manifest, last of all."""
