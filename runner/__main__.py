@@ -1,9 +1,11 @@
 """python -m runner: knobs | check | run | sweep | status | retry | data | lock."""
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from vqkit.errors import ArgumentParser, Rejected, UsageError, guarded
@@ -101,7 +103,6 @@ def run(argv):
     from runner.console import Progress
     from runner.execute import execute, require_complete
     from runner.plan import Request, run_id
-    from vqkit.data import resolve
 
     chosen = config.options(argv, config.RUN_OPTIONS)
     if chosen["intervention"] is None or type(chosen["seed"]) is not int:
@@ -109,7 +110,9 @@ def run(argv):
     contract = config.composed_contract(chosen)
     raw = files.read_once(Path(chosen["intervention"]), max_bytes=intervention.MAX_BYTES)
     checked = intervention.check(raw, contract, chosen["phase"], where=chosen["intervention"])
-    data = resolve(chosen["data"], Path(chosen["root"]))
+    data = _resolve_apart(chosen["data"], Path(chosen["root"]))
+    if data.notice:
+        print(data.notice, file=sys.stderr)
     salt = os.urandom(32)
     name = run_id(salt, checked.digests(salt)["intervention"], chosen["seed"])
     out = Path(chosen["out"] or Path("runs") / name)
@@ -158,6 +161,14 @@ def lock(argv):
         contracts.require_locked(contract, locked)
     files.replace(folder / "LOCK.json", canonical.dumps(locked | {name: contract.digest}))
     print(f"{name}  {contract.digest}")
+
+
+def _resolve_apart(spec, root):
+    """``resolve`` in a process of its own, so that what decodes images is not loaded in the process that trains."""
+    from vqkit.data import resolve
+
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(resolve, spec, root).result()
 
 
 def _data(argv):

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import torch
 
+from runner import modules
 from runner.plan import make_plan
 from runner.train import CapturedStep, Ended, Progress, Trainer, run_epochs
 from vqkit.errors import InternalError, Rejected, RunFailed, raise_all
@@ -45,15 +46,15 @@ def execute(request, progress=None):
     writer.plan(plan, request)
     trained = Progress()
     try:
+        _require_covered(plan)
         state, reason = _train(plan, request, writer, trained, progress)
+        _require_covered(plan)
     except KeyboardInterrupt:
         state, reason = "cancelled", "interrupted"
     except Ended as ended:
         state, reason = ended.state, ended.reason
     except Exception as error:
         state, reason = "error", f"{type(error).__name__}: {error}"[:2000]
-    if state == "complete" and source.listing() != plan.document["source"]:
-        state, reason = "invalid", "the source changed while the run was going on"
     terminal = {
         "schema": "vqkit.terminal/1",
         "state": state,
@@ -86,6 +87,15 @@ def require_complete(terminal):
         expected = f"{terminal['steps_planned']} steps"
         found = f"{terminal['state']}: {terminal['reason']}"
         raise RunFailed(CODES[terminal["state"]], f"step {terminal['steps']}", expected, found)
+
+
+def _require_covered(plan):
+    """End the run ``invalid`` unless what runs is what the plan lists, before the first step and after the last."""
+    if source.listing() != plan.document["source"]:
+        raise Ended("invalid", "the source changed while the run was going on")
+    odd = modules.uncovered(plan.document, source.ROOT) if modules.enforced() else []
+    if odd:
+        raise Ended("invalid", f"loaded modules that no digest covers: {', '.join(odd)}"[:2000])
 
 
 def _train(plan, request, writer, trained, progress):

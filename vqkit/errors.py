@@ -127,6 +127,9 @@ class VqkitError(Exception):
         self.problems = tuple(code_or_problems)
         super().__init__("\n".join(map(str, self.problems)))
 
+    def __reduce__(self):
+        return type(self), (list(self.problems),)
+
     @property
     def codes(self):
         """The codes of all problems, in order."""
