@@ -1,15 +1,17 @@
-"""``python -m evaluator``: verify a run, score, unblind."""
+"""``python -m evaluator``: verify a run, print the digest to keep of it, score, unblind."""
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
 from evaluator import score, unblind
-from evaluator.held import Held
+from evaluator.held import Folder, Held
 from evaluator.verify import climb
 from vqkit.errors import ArgumentParser, Incomplete, RunFailed, VerificationFailed, guarded, raise_all
-from vqkit.formats import campaign
+from vqkit.formats import campaign, canonical, digests, run
+from vqkit.formats.schema import DIGEST
 
 # Terminal state → the code that says why a run did not get as far as a verification was asked to go.
 _STATE_CODES = {
@@ -28,13 +30,33 @@ def main(argv):
 
 def verify(options):
     """Print the verdict on one run; exit 6 when a check failed, 5 or 7 when the level asked for is out of reach."""
-    verdict = climb(options.run, _held(options), level=options.level)
+    verdict = climb(options.run, _held(options), level=options.level, kept=options.expect)
     print(json.dumps(verdict.to_json()) if options.json else verdict.table())
     raise_all(VerificationFailed, verdict.failures())
     if not verdict.reached and verdict.state != "complete":
         code = _STATE_CODES[verdict.state]
         raise RunFailed(code, verdict.name, f"a complete run for {options.level}", f"{verdict.state}, {verdict.level}")
     raise_all(Incomplete, verdict.gaps(options.level))
+
+
+def digest(options):
+    """Print one line to keep elsewhere: the digest of a run's manifest, or the head of a campaign's ledger.
+
+    With --expect, a manifest must have that digest; a ledger may have grown since, but must have had that head.
+    """
+    folder = options.folder
+    if (folder / campaign.CAMPAIGN).exists():
+        name = campaign.read(folder, campaign.CAMPAIGN)[0]["name"]
+        heads = campaign.ledger_heads(campaign.ledger_events(folder))
+        line = f"{name} ledger {heads[-1]} {len(heads) - 1} events"
+    else:
+        with Folder(folder) as opened:
+            data = opened.read(run.MANIFEST, canonical.MAX_BYTES)
+        heads = [digests.digest("manifest", data)]
+        line = f"{run.parse_manifest(data)['predicate']['run_id']} manifest {heads[-1]}"
+    print(line)
+    if options.expect not in (None, *heads):
+        raise VerificationFailed("E_VERIFY", folder.name, options.expect, line)
 
 
 def score_folder(options):
@@ -65,7 +87,7 @@ def _show(options, value, text):
 
 
 def _held(options):
-    return Held(data=options.data, source=options.source, lock=options.lock)
+    return Held(data=options.data, source=options.source, lock=options.lock, key=options.key)
 
 
 def _parser():
@@ -75,8 +97,14 @@ def _parser():
     command = commands.add_parser("verify", help="climb the verification ladder with one run")
     command.add_argument("run", type=_path, metavar="RUN", help="a run folder")
     command.add_argument("--level", choices=campaign.LEVELS[1:-1], default="V3", help="how far to go (V3)")
+    command.add_argument("--expect", type=_digest, metavar="DIGEST", help="the manifest digest that was kept")
     _inputs(command, data_required=False)
     command.set_defaults(command=verify)
+
+    command = commands.add_parser("digest", help="one line to keep: a run's manifest or a campaign's ledger head")
+    command.add_argument("folder", type=_path, metavar="DIR", help="a campaign or a run folder")
+    command.add_argument("--expect", type=_digest, metavar="DIGEST", help="the digest that was kept")
+    command.set_defaults(command=digest)
 
     command = commands.add_parser("score", help="verify to V3 and write scores, blind to the arm")
     command.add_argument("folder", type=_path, metavar="DIR", help="a campaign or a run folder")
@@ -97,6 +125,12 @@ def _path(text):
     return Path(os.path.abspath(text))
 
 
+def _digest(text):
+    if not re.fullmatch(DIGEST["pattern"], text):
+        raise ValueError
+    return text
+
+
 def _inputs(command, *, data_required):
     command.add_argument(
         "--data", type=Path, metavar="DIR", required=data_required, help="the verifier's own canonical dataset"
@@ -105,6 +139,7 @@ def _inputs(command, *, data_required):
     command.add_argument(
         "--lock", type=Path, metavar="FILE", help="contract name to digest (configs/contract/LOCK.json)"
     )
+    command.add_argument("--key", type=Path, metavar="FILE", help="the public key that signed the manifest")
     command.add_argument("--json", action="store_true", help="print JSON")
 
 

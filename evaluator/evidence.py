@@ -59,7 +59,7 @@ class Evidence:
         """V1: every byte accounted for, nothing missing or extra, the terminal state present."""
         terminal = self.manifest["terminal"]
         names = {name for name in folder.names() if not self.second_name(folder, name)}
-        odd = [f"extra {name}" for name in names - {run.PLAN, run.MANIFEST, run.EVIDENCE, _SEALED}]
+        odd = [f"extra {name}" for name in names - {run.PLAN, run.MANIFEST, run.SIGNATURE, run.EVIDENCE, _SEALED}]
         sealed = folder.mode(_SEALED)
         if sealed is not None and not stat.S_ISDIR(sealed):
             odd.append(f"{_SEALED} is no folder")

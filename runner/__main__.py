@@ -1,4 +1,4 @@
-"""python -m runner: knobs | check | run | sweep | status | retry | data | lock."""
+"""python -m runner: knobs | check | run | sign | sweep | status | retry | data | lock."""
 
 import json
 import multiprocessing
@@ -19,6 +19,7 @@ usage: python -m runner COMMAND …
   knobs [--json | --schema]        what an intervention may set; the schema of the artifact
   check FILE [--contract NAME]     effective knobs, digests and status of an artifact, or everything wrong with it
   run intervention=FILE seed=N     one run: contract= device= marks= data= phase= threads= out= budget_seconds=
+  sign RUN --key FILE              sign the manifest of a run (Ed25519; extra `sign`)
   sweep                            a campaign: sweep= preset= contract= data= out= seeds= executor.slots= dry_run=
   status DIR | retry DIR           the state of a campaign; run its failed cells again
   data prepare SOURCE              make the canonical file of a dataset
@@ -177,6 +178,12 @@ def _data(argv):
     return data.main(argv)
 
 
+def _sign(argv):
+    from runner import sign
+
+    return sign.main(argv)
+
+
 def _sweep(argv):
     from runner import config
     from runner.sweep import command
@@ -200,6 +207,7 @@ COMMANDS = {
     "knobs": knobs,
     "check": check,
     "run": run,
+    "sign": _sign,
     "sweep": _sweep,
     "status": _status,
     "retry": _retry,

@@ -17,7 +17,7 @@ import sys
 import sysconfig
 
 PACKAGES = ("runner", "vqkit")
-OUTSIDE = ("runner.sweep",)  # hands out cells and never trains; its modules may be loaded, no digest covers them
+OUTSIDE = os.path.join("runner", "sweep", "")  # hands out cells and never trains: may be loaded, no digest covers it
 _LOADED = (
     "import json, sys; print(json.dumps({name: module.__spec__.origin for name, module in sys.modules.items()"
     " if getattr(module, '__spec__', None) and module.__spec__.has_location}))"
@@ -82,8 +82,8 @@ def uncovered(plan, root):
     for name, path in _located_modules():
         if path in listed:
             covered = _compiled.get(path) == listed[path]
-        elif name.startswith(OUTSIDE):
-            covered = path.startswith(os.path.join(root, ""))
+        elif path.startswith(os.path.join(root, OUTSIDE)):
+            covered = True
         else:
             covered = _is_standard(path) or path in _installed(tuple(distributions)) or startup().get(name) == path
         if not covered:

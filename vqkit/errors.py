@@ -46,6 +46,7 @@ CODES = {
     "E_FILE_EXISTS": "a write-once file exists already",
     "E_FILE_WRITE": "a file could not be written in full",
     "E_TENSORS": "not a safetensors file of the expected names, types and shapes",
+    "E_KEY": "not a key of the kind that is needed",
     # interventions
     "E_KNOB_UNKNOWN": "no knob of that name",
     "E_KNOB_NOT_ALLOWED": "the contract does not let this knob vary",

@@ -7,6 +7,7 @@ import shutil
 import fabricate
 from table import call, edit_json, holds, on_campaign, overwrite, reseal
 
+from evaluator.__main__ import main as evaluator
 from evaluator.score import score_campaign
 from evaluator.unblind import unblind_campaign
 from vqkit.formats import campaign, canonical, digests, intervention, run
@@ -155,6 +156,14 @@ def edited_ledger(stage):
     campaign.append_events(stage.campaign, [("failed", stage.cells()[0]["run_id"], {"outcome": "timeout"})])
     overwrite(stage.campaign / campaign.LEDGER, lambda data: data.replace(b'"planned"', b'"claimed"'))
     score_campaign(stage.campaign, stage.held)
+
+
+@call("the ledger is rewritten from its start", "E_VERIFY", "evaluator")
+def rewritten_ledger(stage):
+    head = campaign.ledger_heads(campaign.ledger_events(stage.campaign))[-1]
+    (stage.campaign / campaign.LEDGER).unlink()
+    campaign.append_events(stage.campaign, [("planned", None, {"note": "again"})])
+    evaluator(["digest", str(stage.campaign), "--expect", head])
 
 
 @call("a pipe in the place of the ledger", "E_FILE_KIND", "evaluator")

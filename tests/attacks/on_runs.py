@@ -9,6 +9,7 @@ from safetensors.numpy import load, save
 from table import call, edit_json, holds, on_run, overwrite, reseal
 
 from evaluator.verify import climb
+from vqkit.errors import VerificationFailed, raise_all
 from vqkit.formats import dataset, digests, files, run, tensors
 
 MARK, STATE, LAST = run.mark_file(1), run.state_file(1), run.mark_file(2)
@@ -235,6 +236,15 @@ def others_manifest(stage):
 @on_run("the plan is changed after sealing", "V2.plan")
 def edited_plan(stage):
     edit_json(stage.run / run.PLAN, lambda plan: plan.update(seed=103))
+
+
+@call("the whole run is sealed again after its digest was kept", "E_VERIFY", "V1")
+def sealed_again(stage):
+    kept = digests.digest("manifest", (stage.run / run.MANIFEST).read_bytes())
+    reseal(stage.run, manifest=lambda m: m["predicate"]["resources"].update(wall_seconds=1))
+    verdict = climb(stage.run, stage.held, kept=kept)
+    assert [check.id for check in verdict.checks if check.status == "failed"] == ["V1.kept"]
+    raise_all(VerificationFailed, verdict.failures())
 
 
 # What is bound
