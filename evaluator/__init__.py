@@ -9,6 +9,7 @@ Nothing here shares code with training but the formats, and nothing needs torch.
 5. ``replay``    the model once more, in numpy
 6. ``signature`` who sealed a run, where a key is given
 7. ``checks``    what a verification says, and what it does not prove
-8. ``score``     blind scores of a campaign, frozen when every cell has an outcome
-9. ``unblind``   the arms, after that
+8. ``reproduce`` V5: train once more through the runner, and compare
+9. ``score`     blind scores of a campaign, frozen when every cell has an outcome
+10. ``unblind``  the arms, after that
 """

@@ -1,4 +1,4 @@
-"""``python -m evaluator``: verify a run, print the digest to keep of it, score, unblind."""
+"""``python -m evaluator``: verify a run, print the digest to keep of it, score, unblind, reproduce."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from evaluator import score, unblind
+from evaluator import reproduce, score, unblind
 from evaluator.held import Folder, Held
 from evaluator.verify import climb
 from vqkit.errors import ArgumentParser, Incomplete, RunFailed, VerificationFailed, guarded, raise_all
@@ -31,12 +31,24 @@ def main(argv):
 def verify(options):
     """Print the verdict on one run; exit 6 when a check failed, 5 or 7 when the level asked for is out of reach."""
     verdict = climb(options.run, _held(options), level=options.level, kept=options.expect)
+    _conclude(options, verdict, options.level)
+
+
+def reproduce_run(options):
+    """Retrain and compare (V5); exit 6 when the evidence is another, 7 when it could not be retrained."""
+    print(f"{options.run.name}: retraining opens sealed/, so that this run is blind no longer", file=sys.stderr)
+    verdict = reproduce.reproduce(options.run, _held(options), device=options.device, python=options.python)
+    _conclude(options, verdict, "V5")
+
+
+def _conclude(options, verdict, level):
+    """Print a verdict, and raise what it means for the level that was asked for."""
     print(json.dumps(verdict.to_json()) if options.json else verdict.table())
     raise_all(VerificationFailed, verdict.failures())
     if not verdict.reached and verdict.state != "complete":
         code = _STATE_CODES[verdict.state]
-        raise RunFailed(code, verdict.name, f"a complete run for {options.level}", f"{verdict.state}, {verdict.level}")
-    raise_all(Incomplete, verdict.gaps(options.level))
+        raise RunFailed(code, verdict.name, f"a complete run for {level}", f"{verdict.state}, {verdict.level}")
+    raise_all(Incomplete, verdict.gaps(level))
 
 
 def digest(options):
@@ -117,6 +129,13 @@ def _parser():
     command.add_argument("folder", type=_path, metavar="DIR", help="a campaign or a run folder")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(command=unblind_folder)
+
+    command = commands.add_parser("reproduce", help="train once more from the plan and compare (V5); unblinds the run")
+    command.add_argument("run", type=_path, metavar="RUN", help="a run folder")
+    command.add_argument("--device", choices=("cpu", "cuda"), help="another device than the plan's")
+    command.add_argument("--python", default=sys.executable, metavar="FILE", help="an interpreter that has the runner")
+    _inputs(command, data_required=True)
+    command.set_defaults(command=reproduce_run)
     return parser
 
 

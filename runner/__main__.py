@@ -1,4 +1,4 @@
-"""python -m runner: knobs | check | run | sign | sweep | status | retry | data | lock."""
+"""python -m runner: knobs | check | run | sign | repeat | sweep | status | retry | data | lock."""
 
 import json
 import multiprocessing
@@ -20,6 +20,7 @@ usage: python -m runner COMMAND …
   check FILE [--contract NAME]     effective knobs, digests and status of an artifact, or everything wrong with it
   run intervention=FILE seed=N     one run: contract= device= marks= data= phase= threads= out= budget_seconds=
   sign RUN --key FILE              sign the manifest of a run (Ed25519; extra `sign`)
+  repeat RUN --data --out          train once more what a sealed run planned; opens its reveal
   sweep                            a campaign: sweep= preset= contract= data= out= seeds= executor.slots= dry_run=
   status DIR | retry DIR           the state of a campaign; run its failed cells again
   data prepare SOURCE              make the canonical file of a dataset
@@ -184,6 +185,12 @@ def _sign(argv):
     return sign.main(argv)
 
 
+def _repeat(argv):
+    from runner import repeat
+
+    return repeat.main(argv)
+
+
 def _sweep(argv):
     from runner import config
     from runner.sweep import command
@@ -208,6 +215,7 @@ COMMANDS = {
     "check": check,
     "run": run,
     "sign": _sign,
+    "repeat": _repeat,
     "sweep": _sweep,
     "status": _status,
     "retry": _retry,

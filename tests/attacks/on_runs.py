@@ -5,10 +5,13 @@ import os
 import shutil
 
 import numpy as np
+import pytest
 from safetensors.numpy import load, save
 from table import call, edit_json, holds, on_run, overwrite, reseal
 
+from evaluator import reproduce
 from evaluator.verify import climb
+from runner.repeat import repeat
 from vqkit.errors import VerificationFailed, raise_all
 from vqkit.formats import dataset, digests, files, run, tensors
 
@@ -469,6 +472,30 @@ def others_indices(stage):
 @on_run("the weights of another mark", "V4.indices")
 def others_weights(stage):
     reseal(stage.run, contents=_replace(STATE, stage.evidence(run.state_file(2)).read_bytes()))
+
+
+@holds("another training, honest but for its seed, under this plan", "V5.evidence", "V5")
+def another_training(stage):
+    reseal(stage.run, plan=lambda plan: plan.update(seed=103))
+    _caught_by_retraining(stage)
+
+
+@holds("the last mark shown as the first one too, with its weights", "V5.evidence", "V5")
+def last_mark_twice(stage):
+    def copy(contents):
+        contents[MARK], contents[STATE] = contents[LAST], contents[run.state_file(2)]
+
+    reseal(stage.run, contents=copy)
+    _caught_by_retraining(stage)
+
+
+def _caught_by_retraining(stage):
+    """V4 passes and says what it does not prove; V5 retrains, here in this process, and fails."""
+    assert climb(stage.run, stage.held, level="V4").level == "V4"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reproduce, "retrain", lambda run_dir, held, out, *_: repeat(run_dir, held.data, out) and None)
+        verdict = reproduce.reproduce(stage.run, stage.held)
+    assert [check.id for check in verdict.checks if check.status == "failed"] == ["V5.evidence"]
 
 
 @holds("a file is swapped between hashing and scoring", "each file is opened once; its bytes are scored", "V3")
