@@ -1,4 +1,4 @@
-"""Score a campaign or one run, blind to the arm: verify to V3, write the metrics, and freeze them.
+"""Score a campaign or one run, blind to the arm: verify to V3 or V4, write the metrics, and freeze them.
 
 A campaign's scores lie in ``scores/RUN_ID.json``; ``frozen.json`` binds them when every cell has an outcome. A second
 call recomputes all of it and must find the same bytes. Nothing here opens ``sealed/``.
@@ -13,18 +13,17 @@ from vqkit.formats import campaign, canonical, digests, files, schema
 from vqkit.formats.contract import Contract
 from vqkit.formats.run import MANIFEST, PLAN_DIGESTS
 
-LEVEL = "V3"
 LOST = ("missing", "timeout", "crashed")  # outcomes of cells that left no manifest
 
 
-def score_run(run_dir, held):
-    """Verify one run and write its score beside it; returns (score, path).
+def score_run(run_dir, held, *, level="V3"):
+    """Verify one run to ``level`` and write its score beside it; returns (score, path).
 
     Raises:
         VerificationFailed: with every failed check; nothing is written.
         Incomplete: without a manifest, or when a check lacks an input of the verifier.
     """
-    verdict = climb(run_dir, held, level=LEVEL)
+    verdict = climb(run_dir, held, level=level)
     raise_all(VerificationFailed, verdict.failures())
     raise_all(Incomplete, _missing_inputs(verdict))
     value = _score(verdict, verdict.run_id, verdict.plan["seed"], verdict.state)
@@ -38,12 +37,13 @@ def score_path(run_dir):
     return run_dir.with_name(f"{run_dir.name}.score.json")
 
 
-def score_campaign(folder, held, *, final=False):
+def score_campaign(folder, held, *, level="V3", final=False):
     """Score every cell of a campaign and freeze the scores; returns (frozen, failures).
 
     Args:
         folder: the campaign's folder.
         held: what the verifier holds.
+        level: how far each run is verified, V3 or V4.
         final: declare cells that have no outcome missing, so that the scores can be frozen.
 
     Returns:
@@ -56,12 +56,15 @@ def score_campaign(folder, held, *, final=False):
     """
     plan, data = campaign.read(folder, campaign.CAMPAIGN)
     raise_all(VerificationFailed, _contradictions(plan))
-    if (folder / campaign.RUNS).is_symlink():
-        raise VerificationFailed("E_VERIFY", campaign.RUNS, "a folder", "a link")
+    links = [name for name in (campaign.RUNS, campaign.SCORES) if (folder / name).is_symlink()]
+    raise_all(
+        VerificationFailed,
+        [Problem(code="E_VERIFY", where=name, expected="a folder", found="a link") for name in links],
+    )
     frozen = campaign.read(folder, campaign.FROZEN)[0] if (folder / campaign.FROZEN).exists() else None
     events = campaign.ledger_events(folder)
     lost = _lost(folder, plan, events, frozen, final)
-    verdicts = _verdicts(folder, plan, held, lost)
+    verdicts = _verdicts(folder, plan, held, lost, level)
     raise_all(Incomplete, [gap for verdict in verdicts.values() for gap in _missing_inputs(verdict)])
 
     scores = {}
@@ -143,13 +146,13 @@ def _lost(folder, plan, events, frozen, final):
     return lost
 
 
-def _verdicts(folder, plan, held, lost):
+def _verdicts(folder, plan, held, lost, level):
     """Run id → verdict of every cell that has a manifest."""
     verdicts = {}
     for cell in plan["cells"]:
         if cell["run_id"] not in lost:
             verdicts[cell["run_id"]] = climb(
-                folder / campaign.RUNS / cell["run_id"], held, level=LEVEL, expect=_expected(plan, cell)
+                folder / campaign.RUNS / cell["run_id"], held, level=level, expect=_expected(plan, cell)
             )
     seeds = {cell["run_id"]: cell["seed"] for cell in plan["cells"]}
     owners = {}
@@ -182,7 +185,7 @@ def _missing_inputs(verdict):
     """What kept a verdict from its level although nothing failed: a run that is not complete can reach V2."""
     if verdict.status == "failed":
         return []
-    return verdict.gaps(LEVEL if verdict.state == "complete" else "V2")
+    return verdict.gaps(verdict.asked if verdict.state == "complete" else "V2")
 
 
 def _score(verdict, run_id, seed, state):
