@@ -9,7 +9,7 @@ import os
 from evaluator.checks import Check
 from evaluator.verify import climb
 from vqkit.errors import Incomplete, Problem, Refused, VerificationFailed, raise_all
-from vqkit.formats import campaign, canonical, digests, files, schema
+from vqkit.formats import campaign, canonical, digests, files, schema, source
 from vqkit.formats.contract import Contract
 from vqkit.formats.run import MANIFEST, PLAN_DIGESTS
 
@@ -52,10 +52,13 @@ def score_campaign(folder, held, *, level="V3", final=False):
     Raises:
         VerificationFailed: when the campaign contradicts itself, or an existing score is not what was computed.
         Incomplete: E_CAMPAIGN_INCOMPLETE for cells without an outcome; what could be scored has been.
-        Refused: E_FROZEN when a cell that was frozen as lost has a manifest now.
+        Refused: E_FROZEN when a cell that was frozen as lost has a manifest now; E_VERIFIER_INPUT when the verifier
+            holds another source, dataset or contract than the whole campaign names: frozen scores can't be made again,
+            so that a wrong checkout must not fail every cell.
     """
     plan, data = campaign.read(folder, campaign.CAMPAIGN)
     raise_all(VerificationFailed, _contradictions(plan))
+    raise_all(Refused, _foreign(plan, held))
     links = [name for name in (campaign.RUNS, campaign.SCORES) if (folder / name).is_symlink()]
     raise_all(
         VerificationFailed,
@@ -116,6 +119,21 @@ def _contradictions(plan):
         Problem(code="E_VERIFY", where=f"{campaign.CAMPAIGN} {name}", expected=str(expected), found=str(found))
         for name, (expected, found) in pairs.items()
         if expected != found
+    ]
+
+
+def _foreign(plan, held):
+    """What the verifier holds otherwise than the campaign as a whole names it."""
+    contract, named = Contract(plan["contract"]), plan["digests"]
+    holds = {"contract": held.lock.get(contract.name, "no lock")}
+    if held.data is not None:
+        holds["dataset"] = held.dataset(contract).digest
+    if held.listing is not None:
+        holds["source"] = source.digest(held.listing)
+    return [
+        Problem(code="E_VERIFIER_INPUT", where=f"{campaign.CAMPAIGN} {name}", expected=named[name], found=found)
+        for name, found in holds.items()
+        if found != named[name]
     ]
 
 

@@ -92,6 +92,7 @@ CODES = {
     "E_RUN_ERROR": "the run ended with an error",
     "E_WORKER": "worker processes die before they take a cell",
     # verification
+    "E_VERIFIER_INPUT": "the verifier holds another source, dataset or contract than the campaign names",
     "E_VERIFY": "a check of the verification ladder failed",
     "E_VERIFY_NOT_RUN": "a check of the verification ladder was not run, because an input of it is missing",
     "E_RUN_INCOMPLETE": "a run without a manifest",
