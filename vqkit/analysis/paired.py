@@ -104,13 +104,18 @@ def sign_flip(differences_CS, scale_C):
 
 
 def _squared_statistic(sums_PC, squares_C, scale_C, n):
-    """T² of each pattern and cell; Σd² does not change under flips, so the variance follows from the sum."""
-    explained = sums_PC**2 / n
-    left = squares_C - explained
-    left[left < 1e-12 * squares_C] = 0.0
-    noise = left / max(1, n - 1) + scale_C
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(explained == 0, 0.0, explained / noise)
+    """T² of each pattern and cell, in place of the sums.
+
+    Σd² does not change under flips, so the variance follows from the sum. It is kept above a trace of Σd², so that
+    equal differences, whose variance is rounding error, have one large finite statistic.
+    """
+    explained = np.square(sums_PC, out=sums_PC)
+    explained /= n
+    noise = squares_C - explained
+    noise /= max(1, n - 1)
+    noise += scale_C
+    np.maximum(noise, scale_C + np.maximum(1e-12 * squares_C, np.finfo(np.float64).tiny), out=noise)
+    return np.divide(explained, noise, out=explained)
 
 
 @dataclass(frozen=True)
