@@ -162,6 +162,18 @@ def test_constant_differences_have_no_t_and_no_interval():
     assert paired.sign_flip(np.full((1, 8), 0.25), 0.0).adjusted[0] == 2**-7
 
 
+def test_equal_but_for_rounding_is_constant():
+    """Levels .1, .3, … plus .2 minus themselves: 7 different doubles near .2, and no p of 1e-100."""
+    level = np.arange(1, 9) / 10 + 0.05
+    cells = ((level + 0.2) - level)[None]
+    assert len(set(cells[0])) > 1
+    summary = paired.summarize(cells, 0.05)
+    assert summary.constant[0]
+    assert np.isnan([summary.t[0], summary.p_t[0]]).all()
+    assert paired.sign_flip(cells, 0.0).raw[0] == 2**-7
+    assert paired.equivalence_p(cells, 0.3)[0] == 2**-8
+
+
 def test_one_seed_and_all_zero_claim_nothing():
     one = paired.summarize(np.array([[0.4]]), 0.05)
     assert np.isnan([one.sd[0], one.t[0], one.p_t[0], one.low[0]]).all()

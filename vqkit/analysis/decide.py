@@ -252,7 +252,8 @@ def _refuse_open(decision, changes, metric, one, mine, family, plan):
         changes.setdefault("train_longer", _change("train_longer", "add later marks, where both directions may show"))
     if missing:
         sigma = power.pooled_sigma(one.differences[:, -1])
-        wanted = power.seeds_needed(sigma, one.delta, plan["alpha"], plan["power"]) if sigma else None
+        rules = one.delta, plan["alpha"], plan["power"]
+        wanted = power.seeds_t(sigma, *rules) if sigma and power.feasible(sigma, *rules) else None
         if wanted and wanted > family.seeds:
             text = f"{wanted} seeds would show a difference of {one.delta:g} in {metric} with power {plan['power']:g}"
             if wanted > changes.get("add_seeds", {"seeds": 0})["seeds"]:

@@ -44,7 +44,7 @@ def render(draw, name, footer):
         line = 0.22 / figure.get_figheight()
         figure.get_layout_engine().set(rect=(0, line, 1, 1 - line))
         figure.text(0.01, line / 4, footer, fontsize=7, color=LIGHT["muted"], va="bottom")
-        figure.draw_without_rendering()
+        figure.get_layout_engine().execute(figure)
         figure.set_layout_engine("none")
         FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None, "Creator": None})
         figure.set_facecolor(LIGHT["ground"])

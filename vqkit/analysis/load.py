@@ -132,9 +132,13 @@ def write_table(table):
 
 
 def read_table(data):
-    """The table in results.csv; only an empty field is null, whatever an arm is called."""
-    kept = {"keep_default_na": False, "na_values": [""], "float_precision": "round_trip"}
-    return pd.read_csv(io.BytesIO(data), dtype={"tokens": "Int64", "imputed": bool, "arm": str}, **kept)
+    """The table in results.csv, to the last digit; only an empty field is null, whatever an arm is called."""
+    table = pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False)
+    for name in MEASURES:
+        table[name] = [float(text) if text else np.nan for text in table[name]]
+    return table.assign(
+        seed=table["seed"].astype(int), mark=table["mark"].astype(int), imputed=table["imputed"] == "True"
+    )
 
 
 def read_counts(folder, table, arm, mark):

@@ -58,6 +58,13 @@ def require_finite(differences, where):
     return array
 
 
+def is_constant(cells):
+    """Whether all differences of a cell (last axis) are equal, up to the rounding of values near 1: then they have no
+    variance to estimate, and a t-test would give p = 0."""
+    spread = cells.max(-1) - cells.min(-1)
+    return spread <= 1e-12 * np.maximum(1.0, np.abs(cells).max(-1))
+
+
 def attainable_p(seeds):
     """The smallest two-sided p of a sign-flip test: 2 of 2^seeds patterns, or what 20,000 draws can show."""
     exact = min(1.0, 2.0 ** (1 - seeds))
@@ -142,7 +149,7 @@ def summarize(differences_CS, alpha):
     cells = require_finite(differences_CS, "paired differences")
     n = cells.shape[1]
     mean = cells.mean(1)
-    constant = (cells == cells[:, :1]).all(1)
+    constant = is_constant(cells)
     blank = np.full(len(cells), np.nan)
     sd = blank if n < 2 else np.where(constant, 0.0, cells.std(1, ddof=1))
     usable = ~constant & (n >= 2)
@@ -165,7 +172,7 @@ def equivalence_p(differences_CS, bound_C):
     cells = require_finite(differences_CS, "equivalence test")
     n = cells.shape[1]
     bound = np.broadcast_to(np.asarray(bound_C, dtype=np.float64), len(cells))
-    mean, constant = cells.mean(1), (cells == cells[:, :1]).all(1)
+    mean, constant = cells.mean(1), is_constant(cells)
     p = np.where(constant & (np.abs(mean) < bound), 2.0**-n, 1.0)
     usable = ~constant & (n >= 2)
     if usable.any():
@@ -184,7 +191,7 @@ def bootstrap_interval(differences_CS, alpha):
     cells = require_finite(differences_CS, "bootstrap")
     n = cells.shape[1]
     low, high = np.full(len(cells), np.nan), np.full(len(cells), np.nan)
-    usable = np.flatnonzero(~(cells == cells[:, :1]).all(1)) if n >= 2 else np.empty(0, dtype=int)
+    usable = np.flatnonzero(~is_constant(cells)) if n >= 2 else np.empty(0, dtype=int)
     if not len(usable):
         return low, high
     tail = stats.norm.sf(np.sqrt(n / (n - 1)) * stats.t.ppf(1 - alpha / 2, n - 1))
