@@ -1,4 +1,4 @@
-"""Shared fixtures: a contract and a dataset small enough to train in a second, and the real CIFAR-10 pixels if there."""
+"""Shared fixtures: a contract and a dataset that train in a second, and the real CIFAR-10 pixels if they are there."""
 
 import copy
 import json

@@ -62,6 +62,7 @@ CODES = {
     "E_CONTRACT_LOCK": "a contract differs from what was locked under its name",
     "E_CONTRACT_FROZEN": "an override of something that the contract freezes",
     "E_NO_EFFECT": "the intervention changes nothing that executes",
+    "E_ARM_TWICE": "two arms of a sweep have the same label or execute the same knobs",
     "E_SEED_FIREWALL": "a seed of the other phase",
     "E_MARKS": "marks that the contract does not have",
     "E_DATASET_NOT_ALLOWED": "the contract does not allow this dataset",
@@ -73,12 +74,14 @@ CODES = {
     "E_FROZEN": "the scores are frozen already",
     # data
     "E_DATA_SOURCE": "the data source is not there or not of a known layout",
+    "E_DATA_FILE": "a file of a data source can't be read, is cut off or is not what its name says",
     "E_DATA_DOWNLOAD": "the download failed",
     "E_DATA_IMAGE": "a file is not an image, or not of the right size or colour",
     "E_DATA_COLUMN": "a table lacks a column or has it in another type",
     "E_DATA_EMPTY": "a split holds no image, or fewer than asked for",
     "E_DATA_LABEL": "a label that can't be read",
     "E_DATASET_NAME": "a dataset name that is not plain or not earned",
+    "E_DATASET_CHANGED": "another dataset is prepared under this name",
     "E_DATASET_FILE": "the canonical dataset file is damaged",
     # runs
     "E_RUN_NONFINITE": "a loss or a gradient was not finite",
@@ -86,8 +89,10 @@ CODES = {
     "E_RUN_CANCELLED": "the run was cancelled",
     "E_RUN_BUDGET": "the run exceeded its budget",
     "E_RUN_ERROR": "the run ended with an error",
+    "E_WORKER": "worker processes die before they take a cell",
     # verification
     "E_VERIFY": "a check of the verification ladder failed",
+    "E_VERIFY_NOT_RUN": "a check of the verification ladder was not run, because an input of it is missing",
     "E_RUN_INCOMPLETE": "a run without a manifest",
     "E_CAMPAIGN_INCOMPLETE": "cells of the campaign have no outcome yet",
     "E_STAGE_MISSING": "an earlier stage has not written its file yet",

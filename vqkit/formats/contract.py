@@ -191,9 +191,9 @@ def within(bounds, value):
     return value in bounds["choices"] if "choices" in bounds else bounds["low"] <= value <= bounds["high"]
 
 
-def read_lock(folder=None):
-    """``LOCK.json``: contract name → digest."""
-    path = (folder or CONFIGS / "contract") / "LOCK.json"
+def read_lock(folder=None, *, file=None):
+    """``LOCK.json``: contract name → digest; of ``folder`` (the shipped one where None), or any ``file``."""
+    path = file or (folder or CONFIGS / "contract") / "LOCK.json"
     lock = canonical.loads(files.read_once(path, max_bytes=canonical.MAX_BYTES), where="LOCK.json")
     expected = {"type": "object", "propertyNames": NAME, "additionalProperties": schema.DIGEST}
     raise_all(Rejected, schema.problems(lock, expected, "LOCK.json"))
@@ -231,7 +231,9 @@ def _contradictions(spec):
             if knob.candidate != (section == "candidates"):
                 yield bad(f"knobs.{section}.{name}", "candidate knobs under candidates, others under allowed", section)
             edges = bounds.get("choices") or [bounds["low"], bounds["high"]]
-            if not all(knob.accepts(edge if knob.choices or not knob.integer else int(edge)) for edge in edges):
+            if not all(
+                knob.accepts(int(edge) if knob.integer and not isinstance(edge, str) else edge) for edge in edges
+            ):
                 yield bad(f"knobs.{section}.{name}", f"bounds inside {knob.domain}", edges)
             elif not within(bounds, spec["knobs"]["baseline"][name]):
                 yield bad(f"knobs.{section}.{name}", "bounds that hold the baseline", edges)

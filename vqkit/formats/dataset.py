@@ -79,7 +79,7 @@ def write(folder, dataset):
 
     Raises:
         Rejected: E_FILE_EXISTS when the folder is there, E_DATA_EMPTY for an empty split, E_DATA_IMAGE for any
-            other shape or type.
+            other shape or type, E_FILE_WRITE when the disk does not take it.
     """
     arrays, layout = {}, {}
     for split in SPLITS:
@@ -106,17 +106,33 @@ def write(folder, dataset):
     if folder.exists():
         raise Rejected("E_FILE_EXISTS", folder.name, "a folder that does not exist", "an existing one")
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
+    try:
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise Rejected("E_FILE_WRITE", str(folder.parent), "a folder that can be written to", str(error)) from None
     try:
         files.write_once(temporary / IMAGES, tensors.encode(arrays, layout))
         files.write_once(temporary / CARD, canonical.dumps(card))
-        os.rename(temporary, folder)
+        _publish(temporary, folder)
     except BaseException:
         for name in (IMAGES, CARD):
             (temporary / name).unlink(missing_ok=True)
         temporary.rmdir()
         raise
     files.sync_folder(folder.parent)
+
+
+def read_card(folder):
+    """dataset.json of a canonical dataset as plain data: what it says of itself, which nobody believes.
+
+    Raises:
+        Rejected: E_DATA_SOURCE when there is none; the codes of strict JSON and of its schema when it is damaged.
+    """
+    if not os.path.isfile(folder / CARD):
+        raise Rejected("E_DATA_SOURCE", str(folder), f"a folder with {CARD} and {IMAGES}", "none")
+    card = canonical.loads_canonical(files.read_once(folder / CARD, max_bytes=1 << 16), where=CARD)
+    raise_all(Rejected, schema.problems(card, CARD_SCHEMA, CARD))
+    return card
 
 
 def open_dataset(folder, counts=None):
@@ -130,10 +146,7 @@ def open_dataset(folder, counts=None):
         Rejected: E_DATA_SOURCE when there is none, E_DATASET_FILE when it is damaged, E_DATA_EMPTY when a split has
             fewer samples than asked for.
     """
-    if not (folder / CARD).is_file():
-        raise Rejected("E_DATA_SOURCE", str(folder), f"a folder with {CARD} and {IMAGES}", "none")
-    card = canonical.loads_canonical(files.read_once(folder / CARD, max_bytes=1 << 16), where=CARD)
-    raise_all(Rejected, schema.problems(card, CARD_SCHEMA, CARD))
+    card = read_card(folder)
     images, labels = {}, {}
     try:
         with safe_open(folder / IMAGES, framework="np") as file:
@@ -156,6 +169,16 @@ def open_dataset(folder, counts=None):
     except (OSError, SafetensorError) as error:
         raise Rejected("E_DATASET_FILE", IMAGES, "a readable safetensors file", str(error)[:200]) from None
     return Dataset(id=card["id"], source=card["source"], images=images, labels=labels)
+
+
+def _publish(temporary, folder):
+    """Give the finished folder its name; another process may have taken it in the meantime."""
+    try:
+        os.rename(temporary, folder)
+    except OSError as error:
+        if folder.exists():
+            raise Rejected("E_FILE_EXISTS", folder.name, "a folder that does not exist", "an existing one") from None
+        raise Rejected("E_FILE_WRITE", folder.name, "the finished folder under this name", str(error)) from None
 
 
 def _layout(split, count):

@@ -52,22 +52,23 @@ def sync_folder(folder):
         os.close(handle)
 
 
-def read_once(path, *, max_bytes=MAX_BYTES):
-    """The bytes of a regular file, opened once, no link followed.
+def read_once(path, *, max_bytes=MAX_BYTES, folder=None):
+    """The bytes of a regular file, opened once, no link followed; in ``folder``, an open directory, where given.
 
     Raises:
         Rejected: E_FILE_MISSING, E_FILE_KIND (link, folder, pipe, device) or E_FILE_SIZE.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
         raise Rejected("E_FILE_MISSING", path.name, "a file", "nothing") from None
     except OSError as error:
         raise Rejected("E_FILE_KIND", path.name, "a readable regular file", error.strerror) from None
+    state = os.fstat(handle)
+    if not stat.S_ISREG(state.st_mode):
+        os.close(handle)
+        raise Rejected("E_FILE_KIND", path.name, "a regular file", stat.filemode(state.st_mode))
     with open(handle, "rb") as file:
-        state = os.fstat(file.fileno())
-        if not stat.S_ISREG(state.st_mode):
-            raise Rejected("E_FILE_KIND", path.name, "a regular file", stat.filemode(state.st_mode))
         if state.st_size > max_bytes:
             raise Rejected("E_FILE_SIZE", path.name, f"at most {max_bytes} bytes", f"{state.st_size} bytes")
         data = file.read(state.st_size + 1)

@@ -5,6 +5,7 @@ array is made, and then that the bytes are exactly what writing these tensors gi
 one spelling and nothing can hide in a header or a gap.
 """
 
+import math
 import struct
 
 import numpy as np
@@ -18,7 +19,7 @@ _MAX_HEADER = 1 << 16
 
 def size_limit(layout):
     """The largest number of bytes that a file of this layout can have."""
-    return 8 + _MAX_HEADER + sum(np.dtype(dtype).itemsize * int(np.prod(shape)) for dtype, shape in layout.values())
+    return 8 + _MAX_HEADER + sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in layout.values())
 
 
 def encode(tensors, layout):

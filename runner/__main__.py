@@ -1,0 +1,231 @@
+"""python -m runner: knobs | check | run | sweep | status | retry | data | lock."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from vqkit.errors import ArgumentParser, Rejected, UsageError, guarded
+from vqkit.formats import canonical, digests, files, intervention
+from vqkit.formats.contract import CONFIGS
+from vqkit.formats.knobs import KNOBS
+
+USAGE = """\
+usage: python -m runner COMMAND …
+
+  knobs [--json | --schema]        what an intervention may set; the schema of the artifact
+  check FILE [--contract NAME]     effective knobs, digests and status of an artifact, or everything wrong with it
+  run intervention=FILE seed=N     one run: contract= device= marks= data= phase= threads= out= budget_seconds=
+  sweep                            a campaign: sweep= preset= contract= data= out= seeds= executor.slots= dry_run=
+  status DIR | retry DIR           the state of a campaign; run its failed cells again
+  data prepare SOURCE              make the canonical file of a dataset
+  lock NAME                        lock a new contract by its digest
+
+Options and their defaults are in configs/config.yaml. Exit codes: 0 done; 1 internal; 2 usage; 3 artifact rejected;
+4 refused by a rule; 5 the run did not complete; 6 verification failed; 7 incomplete."""
+
+
+def main(argv):
+    """Dispatch one command; the exit code."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    command, rest = (argv[0], argv[1:]) if argv else ("", [])
+    if command in ("help", "--help", "-h"):
+        print(USAGE)
+        return 0
+    if command not in COMMANDS:
+        raise UsageError("E_USAGE", "python -m runner", f"one of {', '.join(COMMANDS)}", command or "nothing")
+    return COMMANDS[command](rest)
+
+
+def knobs(argv):
+    """Print the registry of knobs."""
+    parser = ArgumentParser(prog="python -m runner knobs")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true")
+    form.add_argument("--schema", action="store_true")
+    chosen = parser.parse_args(argv)
+    if chosen.schema:
+        print(json.dumps(intervention.artifact_schema(), indent=2))
+    elif chosen.json:
+        print(json.dumps([_knob_record(knob) for knob in KNOBS.values()], indent=2))
+    else:
+        rows = [("knob", "domain", "baseline", "decision point", "meaning")]
+        for knob in KNOBS.values():
+            name = f"{knob.name} *" if knob.candidate else knob.name
+            rows.append((name, f"{knob.kind}: {knob.domain}", str(knob.baseline), knob.decision_point, knob.meaning))
+        _print_table(rows)
+        print("\n* candidate: accepted in the development phase only")
+
+
+def check(argv):
+    """Check one artifact and print what it would execute."""
+    from runner import config
+
+    parser = ArgumentParser(prog="python -m runner check")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--contract", help="default: the one that the artifact names, or quick-v1")
+    parser.add_argument("--phase", choices=intervention.PHASES, default="development")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(argv)
+    raw = files.read_once(chosen.file, max_bytes=intervention.MAX_BYTES)
+    contract = config.locked_contract(chosen.contract or _named_contract(raw))
+    checked = intervention.check(raw, contract, chosen.phase, where=chosen.file.name)
+    status = checked.status
+    if status == "no_effect":
+        status = "rejected_no_effect" if chosen.phase == "development" else "executed_no_effect"
+    record = {
+        "status": status,
+        "contract": contract.name,
+        "effective": checked.effective,
+        "inert": list(checked.inert),
+        "digests": {"contract": contract.digest, **checked.digests(b"")},
+    }
+    if chosen.json:
+        print(json.dumps(record, indent=2))
+    else:
+        print(f"status    {status}\ncontract  {contract.name}  {contract.digest}")
+        changed = {change["knob"] for change in checked.artifact["changes"]}
+        notes = dict.fromkeys(changed, "changed") | dict.fromkeys(checked.inert, "inert, back at the baseline")
+        _print_table(
+            [("effective knob", "value", ""), *((k, str(v), notes.get(k, "")) for k, v in checked.effective.items())]
+        )
+        for kind in ("intervention", "proposal"):
+            print(f"{kind:<13}{record['digests'][kind]}  (without salt)")
+    return 4 if status == "rejected_no_effect" else 0
+
+
+def run(argv):
+    """One run from a JSON artifact; prints where it is and what was digested."""
+    from runner import config
+    from runner.console import Progress
+    from runner.execute import execute, require_complete
+    from runner.plan import Request
+    from vqkit.data import resolve
+    from vqkit.formats.run import run_id
+
+    chosen = config.options(argv, config.RUN_OPTIONS)
+    if chosen["intervention"] is None or type(chosen["seed"]) is not int:
+        raise UsageError("E_USAGE", "run", "intervention=FILE and seed=NUMBER", " ".join(argv) or "nothing")
+    contract = config.composed_contract(chosen)
+    raw = files.read_once(Path(chosen["intervention"]), max_bytes=intervention.MAX_BYTES)
+    checked = intervention.check(raw, contract, chosen["phase"], where=chosen["intervention"])
+    data = resolve(chosen["data"], Path(chosen["root"]))
+    if data.notice:
+        print(data.notice, file=sys.stderr)
+    salt = os.urandom(32)
+    name = run_id(salt, checked.digests(salt), chosen["seed"])
+    out = Path(chosen["out"] or Path("runs") / name)
+    request = Request(
+        intervention=raw,
+        contract=contract,
+        phase=chosen["phase"],
+        seed=chosen["seed"],
+        marks=chosen["marks"],
+        device=chosen["device"],
+        threads=chosen["threads"],
+        data=data.folder,
+        out=out,
+        run_id=name,
+        salt=salt,
+        budget_seconds=chosen["budget_seconds"],
+    )
+    progress = Progress()
+    try:
+        terminal = execute(request, progress)
+    finally:
+        progress.close()
+    manifest = canonical.loads(files.read_once(out / "manifest.json"))["predicate"]
+    print(f"{name}  {terminal['state']}  {out}")
+    print(f"dataset       {data.id}")
+    for kind, value in manifest["digests"].items():
+        print(f"{kind:<13} {value}")
+    print(f"manifest      {digests.digest('manifest', files.read_once(out / 'manifest.json'))}")
+    require_complete(terminal)
+
+
+def lock(argv):
+    """Add a new contract to LOCK.json; a name that is locked stays as it is."""
+    from runner import config
+    from vqkit.formats import contract as contracts
+
+    parser = ArgumentParser(prog="python -m runner lock")
+    parser.add_argument("name")
+    name = parser.parse_args(argv).name
+    folder = CONFIGS / "contract"
+    contract = contracts.Contract(config.load_yaml(folder / f"{name}.yaml"))
+    locked = contracts.read_lock()
+    if contract.name != name:
+        raise Rejected("E_CONTRACT_NAME", f"{name}.yaml", f"name: {name}", contract.name)
+    if name in locked:
+        contracts.require_locked(contract, locked)
+    files.replace(folder / "LOCK.json", canonical.dumps(locked | {name: contract.digest}))
+    print(f"{name}  {contract.digest}")
+
+
+def _data(argv):
+    from runner import data
+
+    return data.main(argv)
+
+
+def _sweep(argv):
+    from runner import config
+    from runner.sweep import command, preset
+
+    argv, data = preset.choose(argv)
+    chosen = config.options(argv, config.SWEEP_OPTIONS)
+    named = dict(argument.split("=", 1) for argument in argv).get("sweep", "calibration")
+    where = named if named.endswith((".yaml", ".yml")) else f"configs/sweep/{named}.yaml"
+    return command.sweep(chosen, config.composed_contract(chosen), data.folder, where=where)
+
+
+def _status(argv):
+    from runner.sweep import command
+
+    return command.status(argv)
+
+
+def _retry(argv):
+    from runner.sweep import command
+
+    return command.retry(argv)
+
+
+COMMANDS = {
+    "knobs": knobs,
+    "check": check,
+    "run": run,
+    "sweep": _sweep,
+    "status": _status,
+    "retry": _retry,
+    "data": _data,
+    "lock": lock,
+}
+
+
+def _named_contract(raw):
+    """The contract that an artifact names, or the default where it names none that could be loaded."""
+    value, _ = canonical.parse(raw, max_bytes=intervention.MAX_BYTES)
+    name = value.get("contract") if isinstance(value, dict) else None
+    return (
+        name if isinstance(name, str) and (CONFIGS / "contract" / f"{Path(name).name}.yaml").is_file() else "quick-v1"
+    )
+
+
+def _knob_record(knob):
+    record = {"name": knob.name, "kind": knob.kind, "baseline": knob.baseline, "decision_point": knob.decision_point}
+    bounds = (
+        {"choices": list(knob.choices)} if knob.choices else {"low": knob.low, "high": knob.high, "scale": knob.scale}
+    )
+    return record | bounds | {"candidate": knob.candidate, "meaning": knob.meaning}
+
+
+def _print_table(rows):
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))
