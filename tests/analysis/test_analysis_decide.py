@@ -172,7 +172,8 @@ def test_budget_is_the_smallest_responsive_mark():
 def test_both_directions_at_one_mark_are_needed():
     decision, _ = decided(surface((0.1, 0.0, 0.0), (0.0, 0.0, -0.1)))
     assert decision["status"] == "refused"
-    assert decision["what_to_change"]
+    assert set(codes(decision["reasons"])) == {"never_together"}
+    assert codes(decision["what_to_change"]) == ["train_longer"]
 
 
 @pytest.mark.parametrize(("sign", "reason"), [(1, "no_worse_arm"), (-1, "no_better_arm")])
@@ -228,6 +229,15 @@ def test_all_ties_are_refused():
     assert set(codes(decision["reasons"])) == {"tied"}
     assert codes(decision["what_to_change"]) == ["check_arms"]
     assert set(family.effects["utilization"].verdict[:, 1:].flat) == {"equivalent"}
+
+
+def test_a_metric_that_is_closed_for_mixed_reasons_still_says_what_to_change():
+    values = surface((0.1, 0.1, 0.1), (-0.1, -0.1, -0.1), base=0.985)
+    for metric in values:
+        values[metric][:, 1] = 0.4  # tied at the first mark, at the ceiling later
+    decision, _ = decided(values)
+    assert set(codes(decision["reasons"])) == {"tied", "ceiling"}
+    assert codes(decision["what_to_change"]) == ["other_metric", "check_arms"]
 
 
 def test_primary_metric_is_the_more_sensitive_one():

@@ -127,8 +127,8 @@ def arrays(table, marks, seeds, intention_to_treat):
 
 
 def write_table(table):
-    """results.csv: floats with 17 digits, so that reading it gives the same table."""
-    return table.to_csv(index=False, lineterminator="\n", float_format="%.17g").encode()
+    """results.csv; floats in the shortest form that reads back to the same number."""
+    return table.to_csv(index=False, lineterminator="\n").encode()
 
 
 def read_table(data):
@@ -179,6 +179,9 @@ def _plan_problems(plan, contract):
         if plan["digests"][name] != actual:
             where = f"{campaign.CAMPAIGN}.digests.{name}"
             yield Problem(code=code, where=where, expected=actual, found=plan["digests"][name])
+    if not any(plan["marks"]):
+        where, expected = f"{campaign.CAMPAIGN}.marks", "a mark after training has begun"
+        yield Problem(code="E_ANALYSIS_INPUT", where=where, expected=expected, found=str(plan["marks"]))
 
 
 def _binding_problems(plan, frozen, unblinded, found):
