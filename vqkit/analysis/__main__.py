@@ -23,12 +23,12 @@ def calibrate(arguments):
     folder = _folder(arguments.dir)
     loaded = load.load(folder)
     csv = load.write_table(loaded.table)
-    data = calibration.encode(build.build(loaded, csv))
+    value = build.build(loaded, csv)
+    data = calibration.encode(value)
     parquet = io.BytesIO()
     loaded.table.to_parquet(parquet, index=False, engine="pyarrow", compression="zstd")
     for name, content in ((PARQUET, parquet.getvalue()), (CSV, csv), (calibration.NAME_ON_DISK, data)):
         files.replace(folder / name, content)
-    value = calibration.parse(data)
     if arguments.json:
         print(json.dumps({"calibration": calibration.digest(data), "decision": value["decision"]}))
     else:

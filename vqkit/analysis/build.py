@@ -138,8 +138,10 @@ def _sample_size(one, loaded, t, plan):
     if sigma is not None:
         low, high, upper = power.sigma_limits(sigma, record["df"], plan["alpha"])
         record["sigma_interval"], record["sigma_upper"] = [low, high], upper
+        rules = one.delta, plan["alpha"], plan["power"]
         for key, value in (("at_sigma", sigma), ("at_sigma_upper", upper)):
-            record[key] = power.three_ways(value, one.delta, plan["alpha"], plan["power"])
+            if power.feasible(value, *rules):
+                record[key] = power.three_ways(value, *rules)
     return record
 
 

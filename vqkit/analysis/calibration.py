@@ -23,7 +23,7 @@ _MAYBE_CANDIDATE = {"enum": [*METRICS, None]}
 _MAYBE_COUNT = {"type": ["integer", "null"], "minimum": 0}
 _NAMES = {"type": "array", "items": NAME, "uniqueItems": True}
 _KNOB = {"enum": list(knobs.KNOBS)}
-_INTERVAL = {"oneOf": [{"type": "null"}, {"type": "array", "items": _NUMBER, "minItems": 2, "maxItems": 2}]}
+_INTERVAL = {"anyOf": [{"type": "null"}, {"type": "array", "items": _NUMBER, "minItems": 2, "maxItems": 2}]}
 
 
 def _list(item):
@@ -72,8 +72,8 @@ GUARDRAIL = closed(
 WAYS = closed(normal=POSITIVE, t=POSITIVE, permutation_floor=POSITIVE, plan=POSITIVE)
 SAMPLE_SIZE = closed(
     metric=_CANDIDATE, mark=COUNT, arms=_NAMES, df=COUNT, delta=_NUMBER, sigma=_MAYBE,
-    sigma_interval=_INTERVAL, sigma_upper=_MAYBE, at_sigma={"oneOf": [{"type": "null"}, WAYS]},
-    at_sigma_upper={"oneOf": [{"type": "null"}, WAYS]},
+    sigma_interval=_INTERVAL, sigma_upper=_MAYBE, at_sigma={"anyOf": [{"type": "null"}, WAYS]},
+    at_sigma_upper={"anyOf": [{"type": "null"}, WAYS]},
 )  # fmt: skip
 COST = closed(
     seconds_per_cell=_MAYBE, measured_cells=COUNT, seeds=_MAYBE_COUNT, cells=_MAYBE_COUNT, epochs=_MAYBE_COUNT,

@@ -15,17 +15,9 @@ from vqkit.analysis import paired, power
 REVERSALS_LISTED = 20
 REASONS = (
     "budget", "only_metric", "more_sensitive", "below_delta_min", "reversed_later", "imputed_reference",
-    "underpowered", "tied", "floor", "ceiling", "guardrail", "no_better_arm", "no_worse_arm",
+    "underpowered", "tied", "floor", "ceiling", "guardrail", "no_better_arm", "no_worse_arm", "never_together",
 )  # fmt: skip
-CHANGES = (
-    "add_seeds",
-    "train_longer",
-    "other_metric",
-    "weaker_arms",
-    "stronger_arms",
-    "check_arms",
-    "change_reference",
-)
+CHANGES = ("add_seeds", "train_longer", "other_metric", "weaker_arms", "stronger_arms", "check_arms")
 
 
 def assess(family, guard_status, labels, plan):
@@ -219,7 +211,7 @@ def _refuse(decision, family, assessed, plan):
             if marks:
                 text = f"{metric} is {'all ties' if state == 'tied' else f'at its {state}'} at epoch {_list(marks)}"
                 decision["reasons"].append(_reason(state, text, metric))
-                if states == {state}:
+                if "open" not in states:
                     changes.setdefault(change, _change(change, advice))
         if "open" in states and not surface.underpowered(family.seeds, plan):
             _refuse_open(decision, changes, metric, one, mine, family, plan)
@@ -248,11 +240,12 @@ def _refuse_open(decision, changes, metric, one, mine, family, plan):
         decision["reasons"].append(_reason(f"no_{word}_arm", text, metric))
     if not missing and not blocked:
         text = f"{metric}: arms that improve and arms that worsen are never detected at the same epoch"
-        decision["reasons"].append(_reason("no_better_arm", text, metric))
+        decision["reasons"].append(_reason("never_together", text, metric))
         changes.setdefault("train_longer", _change("train_longer", "add later marks, where both directions may show"))
     if missing:
         sigma = power.pooled_sigma(one.differences[:, -1])
-        wanted = power.seeds_needed(sigma, one.delta, plan["alpha"], plan["power"]) if sigma else None
+        rules = one.delta, plan["alpha"], plan["power"]
+        wanted = power.seeds_t(sigma, *rules) if sigma and power.feasible(sigma, *rules) else None
         if wanted and wanted > family.seeds:
             text = f"{wanted} seeds would show a difference of {one.delta:g} in {metric} with power {plan['power']:g}"
             if wanted > changes.get("add_seeds", {"seeds": 0})["seeds"]:

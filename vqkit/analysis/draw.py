@@ -8,9 +8,10 @@ import io
 import re
 
 import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-matplotlib.use("agg")
-
+DPI = 160  # of the PNG
 LIGHT = {
     "ink": "#1b1f23", "muted": "#5b636b", "line": "#cfd5da", "ground": "#ffffff", "better": "#1667a8",
     "worse": "#b5560b", "band": "#9aa3ab",
@@ -19,7 +20,7 @@ STYLE = {
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"], "font.size": 9,
     "axes.titlesize": 9.5, "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelsize": 9,
     "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.8, "lines.linewidth": 1.4,
-    "svg.fonttype": "none", "savefig.dpi": 160, "figure.constrained_layout.use": True,
+    "svg.fonttype": "none", "figure.constrained_layout.use": True,
 }  # fmt: skip
 
 
@@ -43,10 +44,12 @@ def render(draw, name, footer):
         line = 0.22 / figure.get_figheight()
         figure.get_layout_engine().set(rect=(0, line, 1, 1 - line))
         figure.text(0.01, line / 4, footer, fontsize=7, color=LIGHT["muted"], va="bottom")
-        figure.draw_without_rendering()
+        figure.get_layout_engine().execute(figure)
         figure.set_layout_engine("none")
-        figure.savefig(svg, format="svg", facecolor="none", metadata={"Date": None, "Creator": None})
-        figure.savefig(png, format="png", facecolor=LIGHT["ground"], metadata={"Software": None})
+        FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None, "Creator": None})
+        figure.set_facecolor(LIGHT["ground"])
+        figure.set_dpi(DPI)
+        FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})
     plain = _unique(svg.getvalue().decode(), name)
     themed = plain
     for key, colour in LIGHT.items():

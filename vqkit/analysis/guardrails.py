@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from vqkit.analysis.paired import require_finite
+from vqkit.analysis.paired import is_constant, require_finite
 from vqkit.formats.contract import QUALITY
 
 STATUSES = ("ok", "inconclusive", "broken")  # from best to worst
@@ -49,7 +49,7 @@ def judge(values_ATS, guard, alpha):
     sign, n = QUALITY[guard["metric"]], values.shape[2]
     oriented = sign * (values[1:] - values[:1])
     mean = oriented.mean(2)
-    constant = (oriented == oriented[..., :1]).all(2)
+    constant = is_constant(oriented)
     half = _half_width(oriented, constant, alpha) if n >= 2 else np.full(mean.shape, np.nan)
     relative = np.full(mean.shape, "inconclusive", dtype=object)
     with np.errstate(invalid="ignore"):

@@ -127,14 +127,18 @@ def arrays(table, marks, seeds, intention_to_treat):
 
 
 def write_table(table):
-    """results.csv: floats with 17 digits, so that reading it gives the same table."""
-    return table.to_csv(index=False, lineterminator="\n", float_format="%.17g").encode()
+    """results.csv; floats in the shortest form that reads back to the same number."""
+    return table.to_csv(index=False, lineterminator="\n").encode()
 
 
 def read_table(data):
-    """The table in results.csv; only an empty field is null, whatever an arm is called."""
-    kept = {"keep_default_na": False, "na_values": [""], "float_precision": "round_trip"}
-    return pd.read_csv(io.BytesIO(data), dtype={"tokens": "Int64", "imputed": bool, "arm": str}, **kept)
+    """The table in results.csv, to the last digit; only an empty field is null, whatever an arm is called."""
+    table = pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False)
+    for name in MEASURES:
+        table[name] = [float(text) if text else np.nan for text in table[name]]
+    return table.assign(
+        seed=table["seed"].astype(int), mark=table["mark"].astype(int), imputed=table["imputed"] == "True"
+    )
 
 
 def read_counts(folder, table, arm, mark):
@@ -175,6 +179,9 @@ def _plan_problems(plan, contract):
         if plan["digests"][name] != actual:
             where = f"{campaign.CAMPAIGN}.digests.{name}"
             yield Problem(code=code, where=where, expected=actual, found=plan["digests"][name])
+    if not any(plan["marks"]):
+        where, expected = f"{campaign.CAMPAIGN}.marks", "a mark after training has begun"
+        yield Problem(code="E_ANALYSIS_INPUT", where=where, expected=expected, found=str(plan["marks"]))
 
 
 def _binding_problems(plan, frozen, unblinded, found):

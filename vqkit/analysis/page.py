@@ -33,7 +33,7 @@ h1 {{ font-size: 1.6rem; line-height: 1.2; margin: 1rem 0 0.3rem; overflow-wrap:
 h2 {{ font-size: 1.2rem; margin: 0 0 0.6rem; }}
 h3 {{ font-size: 1rem; margin: 0.8rem 0 0.2rem; }}
 section {{ margin: 2.2rem 0; }}
-.source, caption, figcaption {{ color: var(--muted); font-size: 0.85rem; }}
+.source, figcaption {{ color: var(--muted); font-size: 0.85rem; }}
 .decision {{ background: var(--card); border-left: 6px solid var(--muted); padding: 1rem 1.2rem; border-radius: 4px; }}
 .decision.calibrated {{ border-color: var(--better); }}
 .decision.refused {{ border-color: var(--worse); }}
@@ -42,14 +42,13 @@ dl {{ display: flex; flex-wrap: wrap; gap: 0.6rem 2rem; margin: 0 0 0.6rem; }}
 dt {{ color: var(--muted); font-size: 0.8rem; }}
 dd {{ margin: 0; font-size: 1.15rem; font-weight: 600; }}
 figure {{ margin: 0; }}
-figcaption {{ margin-top: 0.4rem; max-width: 48rem; }}
+figcaption {{ margin: 0.4rem 0; max-width: 48rem; }}
 .scroll {{ overflow-x: auto; }}
 svg {{ display: block; width: 100%; height: auto; min-width: 38rem; max-width: 56rem; }}
 table {{
   border-collapse: collapse; font-size: 0.87rem; font-variant-numeric: tabular-nums; min-width: 38rem;
   margin-bottom: 1rem;
 }}
-caption {{ text-align: left; padding-bottom: 0.4rem; }}
 th, td {{ text-align: left; padding: 0.25rem 0.8rem 0.25rem 0; border-bottom: 1px solid var(--line); }}
 td, th[scope=row] {{ white-space: nowrap; vertical-align: top; }}
 th[scope=row] {{ font-weight: 500; }}
@@ -94,9 +93,9 @@ def table(head, rows, caption=""):
     """A table whose first column is the row's header; words in ``TONES`` carry a tone."""
     top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
     body = "".join(f"<tr>{''.join(map(_cell, row, range(len(row))))}</tr>\n" for row in rows)
-    label = f"<caption>{escape(caption)}</caption>" if caption else ""
-    top = f"<thead><tr>{top}</tr></thead>"
-    return f'<div class="scroll"><table>{label}{top}<tbody>\n{body}</tbody></table></div>\n'
+    label = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    table = f"<table><thead><tr>{top}</tr></thead><tbody>\n{body}</tbody></table>"
+    return f'<figure>{label}<div class="scroll">{table}</div></figure>\n'
 
 
 def details(summary, body):

@@ -58,6 +58,13 @@ def require_finite(differences, where):
     return array
 
 
+def is_constant(cells):
+    """Whether all differences of a cell (last axis) are equal, up to the rounding of values near 1: then they have no
+    variance to estimate, and a t-test would give p = 0."""
+    spread = cells.max(-1) - cells.min(-1)
+    return spread <= 1e-12 * np.maximum(1.0, np.abs(cells).max(-1))
+
+
 def attainable_p(seeds):
     """The smallest two-sided p of a sign-flip test: 2 of 2^seeds patterns, or what 20,000 draws can show."""
     exact = min(1.0, 2.0 ** (1 - seeds))
@@ -104,13 +111,18 @@ def sign_flip(differences_CS, scale_C):
 
 
 def _squared_statistic(sums_PC, squares_C, scale_C, n):
-    """T² of each pattern and cell; Σd² does not change under flips, so the variance follows from the sum."""
-    explained = sums_PC**2 / n
-    left = squares_C - explained
-    left[left < 1e-12 * squares_C] = 0.0
-    noise = left / max(1, n - 1) + scale_C
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(explained == 0, 0.0, explained / noise)
+    """T² of each pattern and cell, in place of the sums.
+
+    Σd² does not change under flips, so the variance follows from the sum. It is kept above a trace of Σd², so that
+    equal differences, whose variance is rounding error, have one large finite statistic.
+    """
+    explained = np.square(sums_PC, out=sums_PC)
+    explained /= n
+    noise = squares_C - explained
+    noise /= max(1, n - 1)
+    noise += scale_C
+    np.maximum(noise, scale_C + np.maximum(1e-12 * squares_C, np.finfo(np.float64).tiny), out=noise)
+    return np.divide(explained, noise, out=explained)
 
 
 @dataclass(frozen=True)
@@ -137,7 +149,7 @@ def summarize(differences_CS, alpha):
     cells = require_finite(differences_CS, "paired differences")
     n = cells.shape[1]
     mean = cells.mean(1)
-    constant = (cells == cells[:, :1]).all(1)
+    constant = is_constant(cells)
     blank = np.full(len(cells), np.nan)
     sd = blank if n < 2 else np.where(constant, 0.0, cells.std(1, ddof=1))
     usable = ~constant & (n >= 2)
@@ -160,7 +172,7 @@ def equivalence_p(differences_CS, bound_C):
     cells = require_finite(differences_CS, "equivalence test")
     n = cells.shape[1]
     bound = np.broadcast_to(np.asarray(bound_C, dtype=np.float64), len(cells))
-    mean, constant = cells.mean(1), (cells == cells[:, :1]).all(1)
+    mean, constant = cells.mean(1), is_constant(cells)
     p = np.where(constant & (np.abs(mean) < bound), 2.0**-n, 1.0)
     usable = ~constant & (n >= 2)
     if usable.any():
@@ -179,7 +191,7 @@ def bootstrap_interval(differences_CS, alpha):
     cells = require_finite(differences_CS, "bootstrap")
     n = cells.shape[1]
     low, high = np.full(len(cells), np.nan), np.full(len(cells), np.nan)
-    usable = np.flatnonzero(~(cells == cells[:, :1]).all(1)) if n >= 2 else np.empty(0, dtype=int)
+    usable = np.flatnonzero(~is_constant(cells)) if n >= 2 else np.empty(0, dtype=int)
     if not len(usable):
         return low, high
     tail = stats.norm.sf(np.sqrt(n / (n - 1)) * stats.t.ppf(1 - alpha / 2, n - 1))

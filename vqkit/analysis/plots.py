@@ -12,6 +12,7 @@ from vqkit.analysis import draw, power, surface
 from vqkit.formats import knobs
 
 WIDTH = 7.6  # inches
+MOST_TICKS = 8
 SHORT = {"normalized_perplexity": "perplexity / K", "utilization": "utilization"}
 VERDICT_SIGNS = {
     "detected": "●", "equivalent": "≈", "inconclusive": "?", "underpowered": "–", "void_floor": "⌊",
@@ -33,15 +34,13 @@ def heatmap(view, ink):
                 one = view.effect(arm, mark, metric)
                 share = abs(one["mean"]) / largest
                 colour = ink["better"] if one["mean"] > 0 else ink["worse"]
-                panel.add_patch(
-                    Rectangle(
-                        (column - 0.5, row - 0.5), 1, 1, facecolor=colour, alpha=round(0.65 * share, 3), linewidth=0
-                    )
-                )
+                box = (column - 0.5, row - 0.5), 1, 1
+                panel.add_patch(Rectangle(*box, facecolor=colour, alpha=round(0.65 * share, 3), linewidth=0))
                 sign = VERDICT_SIGNS.get(one["verdict"], "")
                 text = f"{one['mean']:+.3f} {sign}".strip().replace("-", "−")
                 weight = "bold" if one["verdict"] == "detected" else "normal"
-                panel.text(column, row, text, ha="center", va="center", fontsize=7.5, color=ink["ink"], weight=weight)
+                look = {"ha": "center", "va": "center", "fontsize": 7.5, "weight": weight}
+                panel.text(column, row, text, color=ink["ink"], in_layout=False, **look)
         panel.set(xlim=(-0.5, len(marks) - 0.5), ylim=(rows - 0.5, -0.5))
         panel.set_xticks(range(len(marks)), [_epoch(mark, view) for mark in marks])
         panel.set_yticks(range(rows), view.arms)
@@ -231,7 +230,8 @@ def fitted(view, ink):
                 curve = [surface.predict_at(found, name, x, mark, view.value["marks"]) for x in grid]
                 panel.plot(grid, curve, "-", color=ink["ink"], alpha=fade, linewidth=1)
         panel.axhline(0, color=ink["muted"], linewidth=0.7)
-        panel.set_xticks(spots, [f"{level:g}" for level, _ in levels])
+        step = -(-len(levels) // MOST_TICKS)
+        panel.set_xticks(spots[::step], [f"{level:g}" for level, _ in levels[::step]])
         panel.set_title(name)
         panel.grid(axis="y", color=ink["line"], linewidth=0.5)
     panels[0].set_ylabel(f"{SHORT[view.metric]}: arm − reference")
@@ -245,38 +245,30 @@ def power_curve(view, ink):
     size = next(one for one in view.value["sample_size"] if one["metric"] == view.metric)
     plan = view.value["analysis"]["plan"]
     figure = Figure(figsize=(WIDTH, 2.7))
-    curves = [("sigma", "σ", "-"), ("sigma_upper", "upper 80 % limit of σ", "--")]
-    known = [(size[key], text, style) for key, text, style in curves if size[key]]
-    _draw_power(figure.subplots(), ink, known, size["delta"], plan["alpha"], plan["power"])
+    kinds = (("sigma", "at_sigma", "σ", "-"), ("sigma_upper", "at_sigma_upper", "upper 80 % limit of σ", "--"))
+    curves = [(size[key], size[ways]["plan"], text, style) for key, ways, text, style in kinds if size[ways]]
+    _draw_power(figure.subplots(), ink, curves, size["delta"], plan["alpha"], plan["power"])
     return figure
 
 
-def _draw_power(panel, ink, sigmas, delta, alpha, goal):
-    most = max([12, *(power.seeds_needed(sigma, delta, alpha, goal) + 6 for sigma, _, _ in sigmas)])
+def _draw_power(panel, ink, curves, delta, alpha, goal):
+    """Curves are (σ, seeds to plan, name, line style)."""
+    if not curves:
+        panel.axis("off")
+        panel.text(0.5, 0.5, f"no number of seeds can be named for δ = {delta:.3g}", ha="center", color=ink["muted"])
+        return
+    most = max(12, *(needed + 6 for _, needed, _, _ in curves))
     seeds = np.unique(np.linspace(2, most, min(most - 1, 60)).astype(int))
-    for sigma, text, style in sigmas:
-        panel.plot(
-            seeds, power.curve(sigma, delta, alpha, seeds), style, color=ink["ink"], label=f"{text} = {sigma:.3g}"
-        )
-        needed = power.seeds_needed(sigma, delta, alpha, goal)
+    for sigma, needed, text, style in curves:
+        label = f"{text} = {sigma:.3g}: {needed} seeds"
+        panel.plot(seeds, power.curve(sigma, delta, alpha, seeds), style, color=ink["ink"], label=label)
         panel.plot(needed, power.t_power(needed, sigma, delta, alpha), "o", color=ink["better"], markersize=6)
-        panel.annotate(
-            f" {needed}",
-            (needed, power.t_power(needed, sigma, delta, alpha)),
-            color=ink["better"],
-            va="top",
-            xytext=(3, -3),
-            textcoords="offset points",
-        )
     panel.axhline(goal, color=ink["muted"], linewidth=0.8, linestyle=":")
     panel.axvspan(seeds[0], power.seeds_floor(alpha) - 0.5, color=ink["band"], alpha=0.2, linewidth=0)
     panel.text(seeds[0], 1.04, " no attainable p", fontsize=7.5, color=ink["muted"], va="bottom")
     panel.set(ylim=(0, 1.03), xlabel="seeds", ylabel=f"power for δ = {delta:.3g}")
     panel.grid(axis="y", color=ink["line"], linewidth=0.5)
-    if sigmas:
-        panel.legend(fontsize=8, frameon=False, loc="lower right")
-    else:
-        panel.text(0.5, 0.5, "σ is not estimable", ha="center", color=ink["muted"])
+    panel.legend(fontsize=8, frameon=False, loc="lower right")
 
 
 def power_file(answer, kind):
@@ -284,8 +276,8 @@ def power_file(answer, kind):
 
     def drawing(ink):
         figure = Figure(figsize=(WIDTH, 2.9))
-        sigmas = [(answer["sigma"], "σ", "-")]
-        _draw_power(figure.subplots(), ink, sigmas, answer["delta"], answer["alpha"], answer["power"])
+        curves = [(answer["sigma"], answer["plan"], "σ", "-")]
+        _draw_power(figure.subplots(), ink, curves, answer["delta"], answer["alpha"], answer["power"])
         return figure
 
     footer = f"alpha {answer['alpha']:g} two-sided, paired by seed, power asked for {answer['power']:g}"

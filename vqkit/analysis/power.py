@@ -44,16 +44,20 @@ def t_power(seeds, sigma, delta, alpha):
     return float(stats.nct.sf(edge, seeds - 1, shift) + stats.nct.cdf(-edge, seeds - 1, shift))
 
 
+def feasible(sigma, delta, alpha, power):
+    """Whether ``MOST_SEEDS`` are enough; beyond, no number of seeds is worth naming."""
+    return t_power(MOST_SEEDS, sigma, delta, alpha) >= power
+
+
 def seeds_t(sigma, delta, alpha, power):
     """The smallest number of seeds at which the paired t-test has the power asked for."""
     require_sizes(sigma, delta, alpha, power)
+    if not feasible(sigma, delta, alpha, power):
+        expected = f"a difference that {MOST_SEEDS} seeds can show"
+        raise UsageError("E_USAGE", "delta", expected, f"{delta} at sigma {sigma}")
     low, high = 1, 2
     while t_power(high, sigma, delta, alpha) < power:
         low, high = high, 2 * high
-        if high > MOST_SEEDS:
-            raise UsageError(
-                "E_USAGE", "delta", f"a difference that {MOST_SEEDS} seeds can show", f"{delta} at sigma {sigma}"
-            )
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if t_power(middle, sigma, delta, alpha) < power else (low, middle)
@@ -109,7 +113,7 @@ def pooled_sigma(differences_AS):
     None where nothing can be estimated (one seed, or every arm constant).
     """
     cells = paired.require_finite(differences_AS, "paired differences")
-    varying = cells[~(cells == cells[:, :1]).all(1)] if cells.shape[1] > 1 else cells[:0]
+    varying = cells[~paired.is_constant(cells)] if cells.shape[1] > 1 else cells[:0]
     return float(np.sqrt(varying.var(1, ddof=1).mean())) if len(varying) else None
 
 

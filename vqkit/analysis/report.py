@@ -56,7 +56,7 @@ def html(view, figures, drawn, digest):
 
     every = cited(tables.effects(view), _effects_caption(view))
     parts = [
-        f'<header><h1>{page.escape(title)}</h1><p class="source">{page.escape(view.footer)}</p></header>',
+        f'<header><h1>{page.escape(title)}</h1><p class="source">{page.escape(_subject(view))}</p></header>',
         _decision(view),
         page.section("arms", f"Arms at epoch {view.mark}", cited(tables.arms(view), _arms_caption(view))),
         *(picture(name) for name in ("heatmap", "slopes", "trajectories", "guardrails", "sensitivity")),
@@ -77,7 +77,13 @@ def html(view, figures, drawn, digest):
 def markdown(view, figures, digest):
     """report.md: the same decision, arms and figures, for places that show Markdown."""
     value = view.value
-    lines = [f"# Calibration of {value['campaign']['name']}", "", view.footer, "", f"**{calibration.sentence(value)}**"]
+    lines = [
+        f"# Calibration of {value['campaign']['name']}",
+        "",
+        _subject(view),
+        "",
+        f"**{calibration.sentence(value)}**",
+    ]
     lines += ["", *(f"- {reason['text']}" for reason in value["decision"]["reasons"])]
     lines += ["", f"## Arms at epoch {view.mark}", "", _arms_caption(view), "", *tables.pipes(*tables.arms(view))]
     for name, (_, title, text) in figures.items():
@@ -144,6 +150,11 @@ def _figures(view, folder):
             "to plan with: enough for the t-test and, by simulation, for the sign-flip test.",
         ),
     }
+
+
+def _subject(view):
+    value = view.value
+    return f"{value['campaign']['phase']} phase · {len(value['seeds'])} seeds · {view.footer}"
 
 
 def _decision(view):

@@ -8,7 +8,7 @@ DIR/attempts/RUN_ID.N/   what a cell left before it was tried again
 DIR/scores/RUN_ID.json   metrics by the evaluator, blind to the arm
 DIR/frozen.json          the digest of every score, with what is missing
 DIR/unblinded.json       the arm of every cell
-DIR/results.parquet, results.csv, calibration.json, report.html
+DIR/results.parquet, results.csv, calibration.json, report.html, report.md, figures/
 """
 
 import contextlib

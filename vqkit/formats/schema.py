@@ -69,12 +69,17 @@ def _accepts(value, schema):
 
     Knows the keywords that hold scores and campaigns together; any other keyword, or any doubt, gives False.
     """
-    return all(keyword in _KEYWORDS and _KEYWORDS[keyword](value, rule, schema) for keyword, rule in schema.items())
+    for keyword, rule in schema.items():
+        check = _KEYWORDS.get(keyword)
+        if check is None or not check(value, rule, schema):
+            return False
+    return True
 
 
 def _accepts_type(value, rule, _):
-    kinds = rule if isinstance(rule, list) else [rule]
-    return any(type(value) in _KINDS[kind] for kind in kinds)
+    if type(rule) is str:
+        return type(value) in _KINDS[rule]
+    return any(type(value) in _KINDS[kind] for kind in rule)
 
 
 def _accepts_items(value, rule, _):
@@ -83,8 +88,18 @@ def _accepts_items(value, rule, _):
     return type(value) is not list or all(_accepts(child, rule) for child in value)
 
 
+def _surely_unique(values):
+    """Whether no two are equal; False also where their types could make 1, 1.0 and true a question."""
+    kinds = {type(value) for value in values}
+    return kinds in (set(), {str}, {int}) and len(set(values)) == len(values)
+
+
 def _accepts_properties(value, rule, schema):
-    return type(value) is not dict or all(_accepts(value[key], rule[key]) for key in rule if key in value)
+    if type(value) is dict:
+        for key, child in value.items():
+            if key in rule and not _accepts(child, rule[key]):
+                return False
+    return True
 
 
 def _accepts_rest(value, rule, schema):
@@ -102,13 +117,14 @@ _KINDS = {
 _KEYWORDS = {
     "type": _accepts_type,
     "const": lambda value, rule, _: type(value) is str and value == rule,
-    "enum": lambda value, rule, _: type(value) is str and value in rule,
+    "enum": lambda value, rule, _: type(value) in (str, type(None)) and value in rule,
     "pattern": lambda value, rule, _: type(value) is not str or _matches(rule, value),
     "maxLength": lambda value, rule, _: type(value) is not str or len(value) <= rule,
     "minimum": lambda value, rule, _: type(value) not in (int, float) or value >= rule,
     "maximum": lambda value, rule, _: type(value) not in (int, float) or value <= rule,
     "minItems": lambda value, rule, _: type(value) is not list or len(value) >= rule,
     "maxItems": lambda value, rule, _: type(value) is not list or len(value) <= rule,
+    "uniqueItems": lambda value, rule, _: type(value) is not list or _surely_unique(value),
     "required": lambda value, rule, _: type(value) is not dict or all(key in value for key in rule),
     "propertyNames": lambda value, rule, _: type(value) is not dict or all(_accepts(key, rule) for key in value),
     "properties": _accepts_properties,
