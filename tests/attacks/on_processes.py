@@ -7,6 +7,7 @@ import shutil
 import time
 from datetime import UTC, datetime
 
+import crash
 import numpy as np
 import pytest
 from on_artifacts import request_for
@@ -17,7 +18,7 @@ from evaluator.score import score_run
 from evaluator.verify import climb
 from runner import execute as module
 from runner.execute import execute, require_complete
-from vqkit.formats import dataset, files, run, source, tensors
+from vqkit.formats import campaign, dataset, files, run, source, tensors
 
 
 @call("the disk is full from the second mark on", "E_FILE_WRITE", "runner")
@@ -164,6 +165,17 @@ def edited_after_loading(stage):
     tree = copy_tree(stage.root / "tree")
     script = f"import vqkit.errors; open({str(tree / 'vqkit/errors.py')!r}, 'a').write('# edited')"
     assert uncovered(tree, script) == ["vqkit.errors (errors.py)"]
+
+
+@holds("SIGKILL at every write boundary of a run", "no manifest, no run; with a manifest, a whole one", "V1")
+def killed_run(stage):
+    for line in crash.enumerated("run", stage.data):
+        assert line["state"] == ("complete" if run.MANIFEST in line["names"] else "incomplete")
+
+
+@holds("SIGKILL at every write boundary of scoring and unblinding", "done again, it ends with the same bytes", "V3")
+def killed_scoring(stage):
+    assert len({line[campaign.FROZEN] for line in crash.enumerated("score", stage.data)}) == 1
 
 
 def _not_scored(stage, folder):
