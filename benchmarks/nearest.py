@@ -13,12 +13,13 @@ import os
 import statistics
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 import faiss
 import torch
 
+from benchmarks import timing
 from vqkit.nn.nearest import nearest_codes
 
 D = 64
@@ -51,11 +52,6 @@ def set_threads(threads):
     faiss.omp_set_num_threads(threads)
 
 
-def quartiles(values):
-    """Lower quartile, median and upper quartile."""
-    return tuple(statistics.quantiles(values, n=4, method="inclusive"))
-
-
 def peak_memory(way, K, threads):
     """MiB that one search takes over its inputs, in a fresh process."""
     command = [sys.executable, "-m", "benchmarks.nearest", "--memory-of", way, "--codes", str(K)]
@@ -86,22 +82,13 @@ def measure(threads, repeats):
     for K in CODES:
         latents, codes = inputs(K)
         ways = searches(codes)
-        seconds = {name: [] for name in ways}
-        for name in ways:
-            ways[name](latents[:1024])
-        for _ in range(repeats):
-            for name, search in ways.items():
-                start = time.perf_counter()
-                search(latents)
-                seconds[name].append(time.perf_counter() - start)
+        seconds = timing.rounds({name: partial(search, latents) for name, search in ways.items()}, repeats)
         row = {"codes": K, "latents": len(latents), "dimension": D, "threads": threads, "repeats": repeats}
         for name in ways:
             row[f"{name}_seconds"] = statistics.median(seconds[name])
             row[f"{name}_peak_mib"] = peak_memory(name, K, threads)
         for name in BASELINES:
-            row[f"{name}_over_vqkit"] = quartiles(
-                [theirs / ours for theirs, ours in zip(seconds[name], seconds["vqkit"], strict=True)]
-            )
+            row[f"{name}_over_vqkit"] = timing.ratios(seconds, name, "vqkit")
         rows.append(row)
     return rows
 
@@ -113,7 +100,7 @@ def table(rows):
         "|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
-        ratios = ("{1:.2f} ({0:.2f}–{2:.2f})".format(*row[f"{name}_over_vqkit"]) for name in BASELINES)
+        ratios = (timing.spread(row[f"{name}_over_vqkit"]) for name in BASELINES)
         peaks = (f"{row[f'{name}_peak_mib']:.0f}" for name in ("vqkit", *BASELINES))
         cells = (f"{row['codes']:,}", f"{row['latents']:,}", f"{1000 * row['vqkit_seconds']:.1f}", *ratios, *peaks)
         lines.append(f"| {' | '.join(cells)} |")
