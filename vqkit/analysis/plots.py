@@ -168,7 +168,7 @@ def sensitivity(view, ink):
     panel.axhline(0, color=ink["muted"], linewidth=0.7)
     panel.margins(y=0.15)
     panel.set_xticks(range(len(marks)), [_epoch(mark, view) for mark in marks])
-    panel.set(xlabel="epoch (★ responsive)", ylabel="largest |mean| / √(sd² + (δ/4)²)")
+    panel.set(xlabel="epoch (★ responsive)", ylabel="largest |mean| / √(sd² + (δ/2)²)")
     return figure
 
 

@@ -40,7 +40,7 @@ def terminal(value, paths):
     lines = [f"{view.metric}, arm − reference at epoch {view.mark}", "", *tables.aligned(head, shown)]
     if len(rows) > len(shown):
         lines.append(f"({len(shown)} of {len(rows)} arms, the strongest each way)")
-    return "\n".join([*lines, "", provenance(value), calibration.sentence(value), "", *map(str, paths)])
+    return "\n".join([*lines, "", provenance(value), *calibration.in_words(value), "", *map(str, paths)])
 
 
 def html(view, figures, drawn, digest):
@@ -84,7 +84,8 @@ def markdown(view, figures, digest):
         "",
         f"**{calibration.sentence(value)}**",
     ]
-    lines += ["", *(f"- {reason['text']}" for reason in value["decision"]["reasons"])]
+    lines += ["", *(f"- {line}" for line in calibration.reasons(value))]
+    lines += [f"- to change: {line}" for line in calibration.changes(value)]
     lines += ["", f"## Arms at epoch {view.mark}", "", _arms_caption(view), "", *tables.pipes(*tables.arms(view))]
     for name, (_, title, text) in figures.items():
         lines += ["", f"## {title}", "", f"![{title}]({FIGURES}/{name}.png)", "", text]
@@ -176,9 +177,9 @@ def _decision(view):
         known = (("better", decision["known_better"]), ("worse", decision["known_worse"]))
         body.append(f"<dl>{''.join(boxes)}</dl>")
         body += [f"<p><b>Known {word}:</b> {page.escape(tables.names(labels, 12))}</p>" for word, labels in known]
-    body.append(page.bullets([reason["text"] for reason in decision["reasons"]]))
+    body.append(page.bullets(calibration.reasons(value)))
     if decision["what_to_change"]:
-        body.append(f"<h3>What to change</h3>{page.bullets([one['text'] for one in decision['what_to_change']])}")
+        body.append(f"<h3>What to change</h3>{page.bullets(calibration.changes(value))}")
     body.append(f'<p class="source">{page.escape(view.footer)}</p>')
     return f'<section id="decision" class="decision {decision["status"]}">{"".join(body)}</section>'
 
