@@ -45,7 +45,7 @@ def terminal(value, paths):
 
 def html(view, figures, drawn, digest):
     """report.html as text."""
-    title = f"Calibration of {view.value['campaign']['name']}"
+    title = f"Calibration report: {view.value['campaign']['name']}"
 
     def picture(name, more=""):
         _, heading, caption = figures[name]
@@ -78,7 +78,7 @@ def markdown(view, figures, digest):
     """report.md: the same decision, arms and figures, for places that show Markdown."""
     value = view.value
     lines = [
-        f"# Calibration of {value['campaign']['name']}",
+        f"# Calibration report: {value['campaign']['name']}",
         "",
         _subject(view),
         "",
@@ -130,8 +130,8 @@ def _figures(view, folder):
         "sensitivity": (
             lambda ink: plots.sensitivity(view, ink),
             "How strongly the two metrics respond",
-            "The largest standardized improvement of an arm that keeps its guardrails (up) and the largest worsening "
-            "(down) at each mark. Full colour: the metric that the report follows.",
+            "The largest standardized effect, |mean| / √(sd² + (δ_min/2)²), at each mark: of an arm that improves and "
+            "keeps its guardrails (up), of one that worsens (down). Full colour: the metric that the report follows.",
         ),
         "usage": (
             lambda ink: plots.usage(view, ink, counts),
@@ -234,12 +234,14 @@ def _surface_notes(view, cited):
 
 def _reversals(view, cited):
     found = view.value["decision"]["rank_reversals"]
+    source = f'<p class="source">{page.escape(view.footer)}</p>'
+    if not found["compared"]:
+        return f"<p>There is one trained mark only: no order can change.</p>{source}"
     intro = (
         f"{found['found']} of {found['compared']} orders of two arms at an earlier mark are reversed at the last mark, "
         "on every seed both times. This describes; it is not tested."
     )
-    table = cited(tables.reversals(view), "The largest reversals.") if found["largest"] else ""
-    return f"<p>{intro}</p>{table}"
+    return f"<p>{intro}</p>" + (cited(tables.reversals(view), "The largest reversals.") if found["largest"] else source)
 
 
 def _cells(view, cited):
