@@ -7,7 +7,9 @@ Nothing here shares code with training but the formats, and nothing needs torch.
 3. ``verify``    the ladder: V2 bound, V3 recomputed, V4 replayed
 4. ``metrics``   perplexity, utilization, mse, psnr, ssim
 5. ``replay``    the model once more, in numpy
-6. ``checks``    what a verification says, and what it does not prove
-7. ``score``     blind scores of a campaign, frozen when every cell has an outcome
-8. ``unblind``   the arms, after that
+6. ``signature`` who sealed a run, where a key is given
+7. ``checks``    what a verification says, and what it does not prove
+8. ``reproduce`` V5: train once more through the runner, and compare
+9. ``score`     blind scores of a campaign, frozen when every cell has an outcome
+10. ``unblind``  the arms, after that
 """

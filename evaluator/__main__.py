@@ -1,11 +1,13 @@
-"""``python -m evaluator``: verify a run, score, unblind."""
+"""``python -m evaluator``: verify a run, print the digest to keep of it, score, unblind, reproduce."""
 
 import json
+import os
+import re
 import sys
 from pathlib import Path
 
-from evaluator import score, unblind
-from evaluator.held import Held
+from evaluator import reproduce, score, unblind
+from evaluator.held import Folder, Held
 from evaluator.verify import climb
 from vqkit.errors import (
     ArgumentParser,
@@ -17,7 +19,8 @@ from vqkit.errors import (
     guarded,
     raise_all,
 )
-from vqkit.formats import campaign, canonical, dataset, files, run
+from vqkit.formats import campaign, canonical, dataset, digests, files, run
+from vqkit.formats.schema import DIGEST
 
 # Terminal state → the code that says why a run did not get as far as a verification was asked to go.
 _STATE_CODES = {
@@ -36,13 +39,47 @@ def main(argv):
 
 def verify(options):
     """Print the verdict on one run; exit 6 when a check failed, 5 or 7 when the level asked for is out of reach."""
-    verdict = climb(options.run, _held(options, options.run), level=options.level)
+    verdict = climb(options.run, _held(options, options.run), level=options.level, kept=options.expect)
+    _conclude(options, verdict, options.level)
+
+
+def reproduce_run(options):
+    """Retrain and compare (V5); exit 6 when the evidence is another, 7 when it could not be retrained."""
+    print(f"{options.run.name}: retraining opens sealed/, so that this run is blind no longer", file=sys.stderr)
+    verdict = reproduce.reproduce(
+        options.run, _held(options, options.run), device=options.device, python=options.python
+    )
+    _conclude(options, verdict, "V5")
+
+
+def _conclude(options, verdict, level):
+    """Print a verdict, and raise what it means for the level that was asked for."""
     print(json.dumps(verdict.to_json()) if options.json else verdict.table())
     raise_all(VerificationFailed, verdict.failures())
     if not verdict.reached and verdict.state != "complete":
         code = _STATE_CODES[verdict.state]
-        raise RunFailed(code, verdict.name, f"a complete run for {options.level}", f"{verdict.state}, {verdict.level}")
-    raise_all(Incomplete, verdict.gaps(options.level))
+        raise RunFailed(code, verdict.name, f"a complete run for {level}", f"{verdict.state}, {verdict.level}")
+    raise_all(Incomplete, verdict.gaps(level))
+
+
+def digest(options):
+    """Print one line to keep elsewhere: the digest of a run's manifest, or the head of a campaign's ledger.
+
+    With --expect, a manifest must have that digest; a ledger may have grown since, but must have had that head.
+    """
+    folder = options.folder
+    if (folder / campaign.CAMPAIGN).exists():
+        name = campaign.read(folder, campaign.CAMPAIGN)[0]["name"]
+        heads = campaign.ledger_heads(campaign.ledger_events(folder))
+        line = f"{name} ledger {heads[-1]} {len(heads) - 1} events"
+    else:
+        with Folder(folder) as opened:
+            data = opened.read(run.MANIFEST, canonical.MAX_BYTES)
+        heads = [digests.digest("manifest", data)]
+        line = f"{run.parse_manifest(data)['predicate']['run_id']} manifest {heads[-1]}"
+    print(line)
+    if options.expect not in (None, *heads):
+        raise VerificationFailed("E_VERIFY", folder.name, options.expect, line)
 
 
 def score_folder(options):
@@ -52,10 +89,10 @@ def score_folder(options):
         expected = "the dataset of the plan: --data DIR, or prepared under ./data"
         raise UsageError("E_USAGE", "score", expected, "neither")
     if not (options.folder / campaign.CAMPAIGN).exists():
-        value, path = score.score_run(options.folder, held)
+        value, path = score.score_run(options.folder, held, level=options.level)
         _show(options, value, f"{value['run_id']}: {value['state']}, {value['verification']['level']}, {path}")
         return
-    frozen, failures = score.score_campaign(options.folder, held, final=options.final)
+    frozen, failures = score.score_campaign(options.folder, held, level=options.level, final=options.final)
     counts = "planned {planned} = complete {complete} + failed {failed} + missing {missing}".format_map(frozen)
     _show(options, frozen, f"{counts}; scores frozen in {campaign.FROZEN}")
     raise_all(VerificationFailed, failures)
@@ -81,7 +118,8 @@ def _held(options, folder):
 
     Which one is opened proves nothing: its digest is recomputed and compared with the plan's.
     """
-    return Held(data=options.data or _named_data(folder), source=options.source, lock=options.lock)
+    data = options.data or _named_data(folder)
+    return Held(data=data, source=options.source, lock=options.lock, key=options.key)
 
 
 def _named_data(folder):
@@ -101,22 +139,47 @@ def _parser():
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     command = commands.add_parser("verify", help="climb the verification ladder with one run")
-    command.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    command.add_argument("run", type=_path, metavar="RUN", help="a run folder")
     command.add_argument("--level", choices=campaign.LEVELS[1:-1], default="V3", help="how far to go (V3)")
+    command.add_argument("--expect", type=_digest, metavar="DIGEST", help="the manifest digest that was kept")
     _inputs(command)
     command.set_defaults(command=verify)
 
+    command = commands.add_parser("digest", help="one line to keep: a run's manifest or a campaign's ledger head")
+    command.add_argument("folder", type=_path, metavar="DIR", help="a campaign or a run folder")
+    command.add_argument("--expect", type=_digest, metavar="DIGEST", help="the digest that was kept")
+    command.set_defaults(command=digest)
+
     command = commands.add_parser("score", help="verify to V3 and write scores, blind to the arm")
-    command.add_argument("folder", type=Path, metavar="DIR", help="a campaign or a run folder")
+    command.add_argument("folder", type=_path, metavar="DIR", help="a campaign or a run folder")
+    command.add_argument("--level", choices=("V3", "V4"), default="V3", help="how far each run is verified (V3)")
     command.add_argument("--final", action="store_true", help="declare cells without an outcome missing")
     _inputs(command)
     command.set_defaults(command=score_folder)
 
     command = commands.add_parser("unblind", help="map frozen scores to arms")
-    command.add_argument("folder", type=Path, metavar="DIR", help="a campaign or a run folder")
+    command.add_argument("folder", type=_path, metavar="DIR", help="a campaign or a run folder")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(command=unblind_folder)
+
+    command = commands.add_parser("reproduce", help="train once more from the plan and compare (V5); unblinds the run")
+    command.add_argument("run", type=_path, metavar="RUN", help="a run folder")
+    command.add_argument("--device", choices=("cpu", "cuda"), help="another device than the plan's")
+    command.add_argument("--python", default=sys.executable, metavar="FILE", help="an interpreter that has the runner")
+    _inputs(command)
+    command.set_defaults(command=reproduce_run)
     return parser
+
+
+def _path(text):
+    """A path with a name of its own, also where ``.`` was given; links in it stay links."""
+    return Path(os.path.abspath(text))
+
+
+def _digest(text):
+    if not re.fullmatch(DIGEST["pattern"], text):
+        raise ValueError
+    return text
 
 
 def _inputs(command):
@@ -127,6 +190,7 @@ def _inputs(command):
     command.add_argument(
         "--lock", type=Path, metavar="FILE", help="contract name to digest (configs/contract/LOCK.json)"
     )
+    command.add_argument("--key", type=Path, metavar="FILE", help="the public key that signed the manifest")
     command.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -14,6 +14,8 @@ CATALOGUE = {
     "V4": ("V4.indices", "V4.reconstruction"),
     "V5": ("V5.evidence",),
 }
+# Checks that are made where somebody asks for them: against a digest that was kept, with a key.
+KEPT, SIGNATURE = "V1.kept", "V1.signature"
 MEANING = {
     "none": "nothing",
     "V0": "well-formed",
@@ -164,11 +166,14 @@ class Verdict:
         return "\n".join(lines)
 
 
-def complete_catalogue(checks, asked):
-    """``checks`` in the catalogue's order, with a not_run entry for each check that is not among them."""
+def complete_catalogue(checks, asked, wanted=()):
+    """``checks`` in the catalogue's order, with a not_run entry for each check that is not among them.
+
+    ``wanted`` names checks beyond the catalogue that were asked for.
+    """
     result = []
     for level, ids in CATALOGUE.items():
-        for check_id in ids:
+        for check_id in [*ids, *(name for name in wanted if name.startswith(level))]:
             found = [check for check in checks if check.id == check_id or check.id.startswith(f"{check_id}.")]
             why = "a check before it failed" if level <= asked else f"not asked for (asked: {asked})"
             result += found or [Check(id=check_id, status="not_run", expected=MEANING[level], found=why)]

@@ -4,6 +4,7 @@ Each file is opened once, through open directories and following no link; the by
 that are decoded and scored. ``sealed/`` is not opened.
 """
 
+import re
 import stat
 
 from evaluator.checks import words
@@ -13,6 +14,7 @@ from vqkit.formats import canonical, digests, files, run, tensors
 
 _SEALED = run.REVEAL.split("/")[0]
 _MAX_TERMINAL = 1 << 16
+_SECOND_NAME = re.compile(rf"\.{re.escape(run.MANIFEST)}\.[0-9]+\.tmp")
 
 
 class Evidence:
@@ -56,11 +58,12 @@ class Evidence:
     def intact(self, folder):
         """V1: every byte accounted for, nothing missing or extra, the terminal state present."""
         terminal = self.manifest["terminal"]
-        odd = [f"extra {name}" for name in folder.names() - {run.PLAN, run.MANIFEST, run.EVIDENCE, _SEALED}]
+        names = {name for name in folder.names() if not self.second_name(folder, name)}
+        odd = [f"extra {name}" for name in names - {run.PLAN, run.MANIFEST, run.SIGNATURE, run.EVIDENCE, _SEALED}]
         sealed = folder.mode(_SEALED)
         if sealed is not None and not stat.S_ISDIR(sealed):
             odd.append(f"{_SEALED} is no folder")
-        contents = {}
+        contents, self.room = {}, files.MAX_BYTES
         try:
             with Folder(run.EVIDENCE, folder) as evidence:
                 names = evidence.names()
@@ -87,22 +90,35 @@ class Evidence:
         self.marks(terminal)
         self.layout(contents)
 
+    def second_name(self, folder, name):
+        """Whether ``name`` is what a crash right after sealing leaves: the manifest under its temporary name too."""
+        if not _SECOND_NAME.fullmatch(name):
+            return False
+        try:
+            return folder.read(name, canonical.MAX_BYTES) == self.manifest_bytes
+        except Rejected:
+            return False
+
     def content(self, evidence, name):
         """The bytes of one evidence file, held against the manifest; None where they can't be had."""
         expected = f"sha256 {self.hashes[name]}"
         try:
-            data = evidence.read(name, self.size_limit(name))
+            data = evidence.read(name, min(self.size_limit(name), self.room))
         except Rejected as error:
             self.add(f"V1.content.{name}", False, expected, error)
             return None
+        self.room -= len(data)
         found = f"sha256 {digests.sha256_hex(data)}"
         self.add(f"V1.content.{name}", found == expected, expected, found)
         return data
 
     def size_limit(self, name):
-        """The most bytes an evidence file can have: known from the contract before it is opened."""
+        """The most bytes an evidence file can have: known from the contract before it is opened.
+
+        The contract may be one that nobody locked, with sizes of its own choice: ``room`` bounds all files together.
+        """
         layout = self.layout_of(name)
-        return _MAX_TERMINAL if layout is None else min(tensors.size_limit(layout), files.MAX_BYTES)
+        return _MAX_TERMINAL if layout is None else tensors.size_limit(layout)
 
     def layout_of(self, name):
         """The tensors of an evidence file; None for the terminal statement, which has none."""

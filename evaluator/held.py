@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from evaluator import signature
 from evaluator.metrics import Originals
 from vqkit.errors import Rejected
 from vqkit.formats import contract, dataset, files, source
@@ -27,10 +28,11 @@ class Held:
         data: the folder of the canonical dataset, or None: then nothing that needs pixels can be checked.
         source: the root of the source tree to compare with; None takes the tree that this package belongs to.
         lock: the file that binds contract names to digests; None takes the shipped one.
+        key: the public key (PEM file) that every manifest must be signed with; None asks for no signature.
     """
 
-    def __init__(self, *, data=None, source=None, lock=None):
-        self.data, self.source = data, source
+    def __init__(self, *, data=None, source=None, lock=None, key=None):
+        self.data, self.source, self.key = data, source, key
         self._lock_file = lock
         self._datasets = {}
 
@@ -38,6 +40,11 @@ class Held:
     def lock(self):
         """Contract name → digest."""
         return contract.read_lock(file=self._lock_file)
+
+    @cached_property
+    def public_key(self):
+        """The key behind ``key``."""
+        return signature.read_key(self.key)
 
     @cached_property
     def listing(self):

@@ -1,4 +1,4 @@
-"""Score a campaign or one run, blind to the arm: verify to V3, write the metrics, and freeze them.
+"""Score a campaign or one run, blind to the arm: verify to V3 or V4, write the metrics, and freeze them.
 
 A campaign's scores lie in ``scores/RUN_ID.json``; ``frozen.json`` binds them when every cell has an outcome. A second
 call recomputes all of it and must find the same bytes. Nothing here opens ``sealed/``.
@@ -9,22 +9,21 @@ import os
 from evaluator.checks import Check
 from evaluator.verify import climb
 from vqkit.errors import Incomplete, Problem, Refused, VerificationFailed, raise_all
-from vqkit.formats import campaign, canonical, digests, files, schema
+from vqkit.formats import campaign, canonical, digests, files, schema, source
 from vqkit.formats.contract import Contract
 from vqkit.formats.run import MANIFEST, PLAN_DIGESTS
 
-LEVEL = "V3"
 LOST = ("missing", "timeout", "crashed")  # outcomes of cells that left no manifest
 
 
-def score_run(run_dir, held):
-    """Verify one run and write its score beside it; returns (score, path).
+def score_run(run_dir, held, *, level="V3"):
+    """Verify one run to ``level`` and write its score beside it; returns (score, path).
 
     Raises:
         VerificationFailed: with every failed check; nothing is written.
         Incomplete: without a manifest, or when a check lacks an input of the verifier.
     """
-    verdict = climb(run_dir, held, level=LEVEL)
+    verdict = climb(run_dir, held, level=level)
     raise_all(VerificationFailed, verdict.failures())
     raise_all(Incomplete, _missing_inputs(verdict))
     value = _score(verdict, verdict.run_id, verdict.plan["seed"], verdict.state)
@@ -38,12 +37,13 @@ def score_path(run_dir):
     return run_dir.with_name(f"{run_dir.name}.score.json")
 
 
-def score_campaign(folder, held, *, final=False):
+def score_campaign(folder, held, *, level="V3", final=False):
     """Score every cell of a campaign and freeze the scores; returns (frozen, failures).
 
     Args:
         folder: the campaign's folder.
         held: what the verifier holds.
+        level: how far each run is verified, V3 or V4.
         final: declare cells that have no outcome missing, so that the scores can be frozen.
 
     Returns:
@@ -52,16 +52,22 @@ def score_campaign(folder, held, *, final=False):
     Raises:
         VerificationFailed: when the campaign contradicts itself, or an existing score is not what was computed.
         Incomplete: E_CAMPAIGN_INCOMPLETE for cells without an outcome; what could be scored has been.
-        Refused: E_FROZEN when a cell that was frozen as lost has a manifest now.
+        Refused: E_FROZEN when a cell that was frozen as lost has a manifest now; E_VERIFIER_INPUT when the verifier
+            holds another source, dataset or contract than the whole campaign names: frozen scores can't be made again,
+            so that a wrong checkout must not fail every cell.
     """
     plan, data = campaign.read(folder, campaign.CAMPAIGN)
     raise_all(VerificationFailed, _contradictions(plan))
-    if (folder / campaign.RUNS).is_symlink():
-        raise VerificationFailed("E_VERIFY", campaign.RUNS, "a folder", "a link")
+    raise_all(Refused, _foreign(plan, held))
+    links = [name for name in (campaign.RUNS, campaign.SCORES) if (folder / name).is_symlink()]
+    raise_all(
+        VerificationFailed,
+        [Problem(code="E_VERIFY", where=name, expected="a folder", found="a link") for name in links],
+    )
     frozen = campaign.read(folder, campaign.FROZEN)[0] if (folder / campaign.FROZEN).exists() else None
     events = campaign.ledger_events(folder)
     lost = _lost(folder, plan, events, frozen, final)
-    verdicts = _verdicts(folder, plan, held, lost)
+    verdicts = _verdicts(folder, plan, held, lost, level)
     raise_all(Incomplete, [gap for verdict in verdicts.values() for gap in _missing_inputs(verdict)])
 
     scores = {}
@@ -116,6 +122,21 @@ def _contradictions(plan):
     ]
 
 
+def _foreign(plan, held):
+    """What the verifier holds otherwise than the campaign as a whole names it."""
+    contract, named = Contract(plan["contract"]), plan["digests"]
+    holds = {"contract": held.lock.get(contract.name, "no lock")}
+    if held.data is not None:
+        holds["dataset"] = held.dataset(contract).digest
+    if held.listing is not None:
+        holds["source"] = source.digest(held.listing)
+    return [
+        Problem(code="E_VERIFIER_INPUT", where=f"{campaign.CAMPAIGN} {name}", expected=named[name], found=found)
+        for name, found in holds.items()
+        if found != named[name]
+    ]
+
+
 def _lost(folder, plan, events, frozen, final):
     """Run id → outcome of every cell without a manifest; None where nothing is known of it yet."""
     last = {event["run_id"]: event for event in events if event["event"] in ("claimed", "sealed", "failed", "retried")}
@@ -143,13 +164,13 @@ def _lost(folder, plan, events, frozen, final):
     return lost
 
 
-def _verdicts(folder, plan, held, lost):
+def _verdicts(folder, plan, held, lost, level):
     """Run id → verdict of every cell that has a manifest."""
     verdicts = {}
     for cell in plan["cells"]:
         if cell["run_id"] not in lost:
             verdicts[cell["run_id"]] = climb(
-                folder / campaign.RUNS / cell["run_id"], held, level=LEVEL, expect=_expected(plan, cell)
+                folder / campaign.RUNS / cell["run_id"], held, level=level, expect=_expected(plan, cell)
             )
     seeds = {cell["run_id"]: cell["seed"] for cell in plan["cells"]}
     owners = {}
@@ -182,7 +203,7 @@ def _missing_inputs(verdict):
     """What kept a verdict from its level although nothing failed: a run that is not complete can reach V2."""
     if verdict.status == "failed":
         return []
-    return verdict.gaps(LEVEL if verdict.state == "complete" else "V2")
+    return verdict.gaps(verdict.asked if verdict.state == "complete" else "V2")
 
 
 def _score(verdict, run_id, seed, state):

@@ -6,8 +6,8 @@ verdict: only faults of the verifier's own inputs raise.
 
 import numpy as np
 
-from evaluator import metrics, replay
-from evaluator.checks import Verdict, complete_catalogue, words
+from evaluator import metrics, replay, signature
+from evaluator.checks import KEPT, SIGNATURE, Verdict, complete_catalogue, words
 from evaluator.evidence import Evidence
 from evaluator.held import Folder, Held
 from vqkit.errors import Incomplete, Refused, Rejected
@@ -27,7 +27,7 @@ def verify(run_dir, *, level="V3", data=None, source=None, lock=None):
     return climb(run_dir, Held(data=data, source=source, lock=lock), level=level)
 
 
-def climb(run_dir, held, *, level="V3", expect=None):
+def climb(run_dir, held, *, level="V3", expect=None, kept=None):
     """``verify`` for callers with many runs: ``held`` is read once for all of them.
 
     Args:
@@ -35,6 +35,7 @@ def climb(run_dir, held, *, level="V3", expect=None):
         held: what the verifier holds.
         level: how far to go. Every check of a level is made, whatever another one of it found.
         expect: dotted names in the plan → the values that a campaign planned; None outside a campaign.
+        kept: the manifest digest that somebody kept elsewhere, or None.
     """
     verdict = Verdict(name=run_dir.name, asked=level)
     try:
@@ -46,16 +47,18 @@ def climb(run_dir, held, *, level="V3", expect=None):
     else:
         with folder:
             verdict.add("V0.folder", True, "a folder, not a link", "a folder")
-            _climb(folder, held, verdict, expect)
-    verdict.checks = complete_catalogue(verdict.checks, level)
+            _climb(folder, held, verdict, expect, kept)
+    wanted = {KEPT: kept, SIGNATURE: held.key}
+    verdict.checks = complete_catalogue(verdict.checks, level, [name for name in wanted if wanted[name] is not None])
     return verdict
 
 
-def _climb(folder, held, verdict, expect):
+def _climb(folder, held, verdict, expect, kept):
     if folder.mode(run.MANIFEST) is None:
         raise Incomplete("E_RUN_INCOMPLETE", verdict.name, f"{run.MANIFEST}, written last", "none")
     evidence = Evidence(verdict)
     evidence.well_formed(folder)
+    _attested(folder, evidence, held, verdict, kept)
     if verdict.failed("V0"):
         return
     if verdict.asked >= "V1":
@@ -68,14 +71,26 @@ def _climb(folder, held, verdict, expect):
         _replayed(evidence, held, verdict)
 
 
+def _attested(folder, evidence, held, verdict, kept):
+    """V1, where asked for: the manifest is the one whose digest was kept, and signed with the verifier's key."""
+    found = verdict.digests.get("manifest")
+    if found is None:
+        return
+    if kept is not None:
+        verdict.add(KEPT, found == kept, kept, found)
+    if held.key is not None:
+        passed, words_found = signature.check(folder, evidence.manifest_bytes, held.public_key)
+        verdict.add(SIGNATURE, passed, f"{run.SIGNATURE}, made with the key {held.key.name}", words_found)
+
+
 def _bound(evidence, held, verdict, expect):
     """V2: source, dataset, environment and contract are those that the verifier holds."""
     plan, contract = evidence.plan, evidence.contract
     locked = held.lock.get(contract.name)
     found = f"{contract.name} {contract.digest}"
     verdict.add("V2.contract", contract.digest == locked, locked or "a locked name", found)
-    _source(plan, held, verdict)
     _dataset(plan["dataset"], contract, held, verdict)
+    _source(plan, held, verdict)
     found = digests.digest_json("environment", plan["environment"])
     verdict.add("V2.environment", found == plan["digests"]["environment"], plan["digests"]["environment"], found)
     _plan(evidence, verdict)
@@ -104,8 +119,9 @@ def _source(plan, held, verdict):
 def _dataset(planned, contract, held, verdict):
     try:
         contract.require_dataset(planned["id"])
-        if held.data is None:
-            verdict.skip("V2.dataset", planned["digest"], _NO_DATA)
+        if held.data is None or verdict.failed("V2"):
+            why = _NO_DATA if held.data is None else "not opened: the contract that selects from it is not locked"
+            verdict.skip("V2.dataset", planned["digest"], why)
             return
         own = held.dataset(contract)
     except (Refused, Rejected) as error:

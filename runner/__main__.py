@@ -1,9 +1,11 @@
-"""python -m runner: knobs | check | run | sweep | status | retry | data | lock."""
+"""python -m runner: knobs | check | run | sign | repeat | sweep | status | retry | data | lock."""
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from vqkit.errors import ArgumentParser, Rejected, UsageError, guarded
@@ -17,6 +19,8 @@ usage: python -m runner COMMAND …
   knobs [--json | --schema]        what an intervention may set; the schema of the artifact
   check FILE [--contract NAME]     effective knobs, digests and status of an artifact, or everything wrong with it
   run intervention=FILE seed=N     one run: contract= device= marks= data= phase= threads= out= budget_seconds=
+  sign RUN --key FILE              sign the manifest of a run (Ed25519; extra `sign`)
+  repeat RUN --data --out          train once more what a sealed run planned; opens its reveal
   sweep                            a campaign: sweep= preset= contract= data= out= seeds= executor.slots= dry_run=
   status DIR | retry DIR           the state of a campaign; run its failed cells again
   data prepare SOURCE              make the canonical file of a dataset
@@ -101,7 +105,6 @@ def run(argv):
     from runner.console import Progress
     from runner.execute import execute, require_complete
     from runner.plan import Request
-    from vqkit.data import resolve
     from vqkit.formats.run import run_id
 
     chosen = config.options(argv, config.RUN_OPTIONS)
@@ -110,7 +113,7 @@ def run(argv):
     contract = config.composed_contract(chosen)
     raw = files.read_once(Path(chosen["intervention"]), max_bytes=intervention.MAX_BYTES)
     checked = intervention.check(raw, contract, chosen["phase"], where=chosen["intervention"])
-    data = resolve(chosen["data"], Path(chosen["root"]))
+    data = _resolve_apart(chosen["data"], Path(chosen["root"]))
     if data.notice:
         print(data.notice, file=sys.stderr)
     salt = os.urandom(32)
@@ -163,10 +166,30 @@ def lock(argv):
     print(f"{name}  {contract.digest}")
 
 
+def _resolve_apart(spec, root):
+    """``resolve`` in a process of its own, so that what decodes images is not loaded in the process that trains."""
+    from vqkit.data import resolve
+
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(resolve, spec, root).result()
+
+
 def _data(argv):
     from runner import data
 
     return data.main(argv)
+
+
+def _sign(argv):
+    from runner import sign
+
+    return sign.main(argv)
+
+
+def _repeat(argv):
+    from runner import repeat
+
+    return repeat.main(argv)
 
 
 def _sweep(argv):
@@ -196,6 +219,8 @@ COMMANDS = {
     "knobs": knobs,
     "check": check,
     "run": run,
+    "sign": _sign,
+    "repeat": _repeat,
     "sweep": _sweep,
     "status": _status,
     "retry": _retry,

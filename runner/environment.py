@@ -1,7 +1,8 @@
 """The environment: pin everything that decides numbers, and say what it is.
 
-Listed: python, the distributions that training can import, the torch build, the device class, determinism flags,
-threads, environment variables that numerical libraries read. Not listed: host, user, time, paths.
+Listed: python, the distributions that training can import, what Python loads by itself at its start, the torch build,
+the device class, determinism flags, threads, environment variables that numerical libraries read. Not listed: host,
+user, time, paths.
 """
 
 import ctypes
@@ -12,9 +13,21 @@ from importlib import metadata
 
 import torch
 
+from runner import modules
 from vqkit.errors import Refused
 
 ROOTS = ("torch", "numpy", "safetensors", "rfc8785", "jsonschema", "hydra-core", "omegaconf", "tqdm")
+OPTIONAL = (
+    "opt-einsum",
+    "optree",
+    "dill",
+    "fqdn",
+    "rfc3987",
+    "webcolors",
+    "jsonpointer",
+    "uri-template",
+    "isoduration",
+)
 VARIABLES = re.compile(
     r"^(OMP_|MKL_|KMP_|GOMP_|OPENBLAS_|BLIS_|ATEN_|TORCH_|PYTORCH_|CUBLAS_|CUDNN_|NVIDIA_|ONEDNN_|DNNL_|TRITON_)"
 )
@@ -65,6 +78,7 @@ def environment(device, threads):
             if VARIABLES.match(name) and not IRRELEVANT.match(name)
         },
         "distributions": distributions(),
+        "startup": modules.startup_digests(),
     }
 
 
@@ -80,8 +94,9 @@ def device_class(device):
 
 
 def distributions():
-    """name → version of the distributions that ``ROOTS`` need, transitively, as installed."""
-    found, queue = {}, list(ROOTS)
+    """name → version of the distributions that ``ROOTS`` need, and those that they load where they are there
+    (``OPTIONAL``), transitively, as installed."""
+    found, queue = {}, [*ROOTS, *OPTIONAL]
     while queue:
         name = _normal(queue.pop())
         if name in found:

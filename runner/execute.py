@@ -3,6 +3,7 @@
 Whatever ends the training, what was measured until then is sealed with a terminal statement that says so.
 """
 
+import os
 import resource
 import sys
 import time
@@ -10,6 +11,7 @@ from datetime import UTC, datetime
 
 import torch
 
+from runner import modules
 from runner.plan import make_plan
 from runner.train import CapturedStep, Ended, Progress, Trainer, run_epochs
 from vqkit.errors import InternalError, Rejected, RunFailed, raise_all
@@ -44,15 +46,15 @@ def execute(request, progress=None):
     writer.plan(plan, request)
     trained = Progress()
     try:
+        _require_covered(plan)
         state, reason = _train(plan, request, writer, trained, progress)
+        _require_covered(plan)
     except KeyboardInterrupt:
         state, reason = "cancelled", "interrupted"
     except Ended as ended:
         state, reason = ended.state, ended.reason
     except Exception as error:
         state, reason = "error", f"{type(error).__name__}: {error}"[:2000]
-    if state == "complete" and source.listing() != plan.document["source"]:
-        state, reason = "invalid", "the source changed while the run was going on"
     terminal = {
         "schema": "vqkit.terminal/1",
         "state": state,
@@ -63,13 +65,14 @@ def execute(request, progress=None):
         "steps_applied": trained.applied,
         "steps_skipped": trained.steps - trained.applied,
     }
+    writer.keep_whole_marks(trained.marks)
     writer.evidence(STEPS, tensors.encode(trained.columns(), run.steps_layout(trained.steps)))
     writer.evidence(TERMINAL, canonical.dumps(terminal))
     images = trained.steps * request.contract.training["batch_size"]
     resources = {
         "started": started,
         "ended": _now(),
-        "wall_seconds": round(time.perf_counter() - clock, 3),
+        "wall_seconds": max(round(time.perf_counter() - clock, 3), 0),
         "training_seconds": round(trained.seconds, 3),
         "images_per_second": round(images / trained.seconds, 1) if trained.seconds else 0,
         "peak_memory_bytes": _peak_memory(request.device),
@@ -84,6 +87,15 @@ def require_complete(terminal):
         expected = f"{terminal['steps_planned']} steps"
         found = f"{terminal['state']}: {terminal['reason']}"
         raise RunFailed(CODES[terminal["state"]], f"step {terminal['steps']}", expected, found)
+
+
+def _require_covered(plan):
+    """End the run ``invalid`` unless what runs is what the plan lists, before the first step and after the last."""
+    if source.listing() != plan.document["source"]:
+        raise Ended("invalid", "the source changed while the run was going on")
+    odd = modules.uncovered(plan.document, source.ROOT) if modules.enforced() else []
+    if odd:
+        raise Ended("invalid", f"loaded modules that no digest covers: {', '.join(odd)}"[:2000])
 
 
 def _train(plan, request, writer, trained, progress):
@@ -144,6 +156,14 @@ class _Writer:
         """One evidence file."""
         files.write_once(self.out / EVIDENCE / name, data)
         self.entries.append((name, len(data), digests.sha256_hex(data)))
+
+    def keep_whole_marks(self, marks):
+        """Remove what is there of a mark that was cut off between its two files: nothing of it is sealed."""
+        whole = run.evidence_names(marks)
+        for name in os.listdir(self.out / EVIDENCE):
+            if name not in whole:
+                os.unlink(self.out / EVIDENCE / name)
+        self.entries = [entry for entry in self.entries if entry[0] in whole]
 
     def manifest(self, plan, terminal, resources):
         """The manifest, last of all."""

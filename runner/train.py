@@ -268,7 +268,7 @@ def run_epochs(trainer, marks, progress, *, on_mark, on_epoch, stop):
             except Ended:
                 progress.rows.append(trainer.log[:1].cpu().numpy())
                 raise
-            elapsed = time.perf_counter() - started
+            elapsed = max(time.perf_counter() - started, 1e-9)  # whatever the clock does
             finite = np.isfinite(rows).all(axis=1)
             progress.rows.append(rows if finite.all() else rows[: finite.argmin() + 1])
             progress.seconds += elapsed

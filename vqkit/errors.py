@@ -46,6 +46,7 @@ CODES = {
     "E_FILE_EXISTS": "a write-once file exists already",
     "E_FILE_WRITE": "a file could not be written in full",
     "E_TENSORS": "not a safetensors file of the expected names, types and shapes",
+    "E_KEY": "not a key of the kind that is needed",
     # interventions
     "E_KNOB_UNKNOWN": "no knob of that name",
     "E_KNOB_NOT_ALLOWED": "the contract does not let this knob vary",
@@ -91,6 +92,7 @@ CODES = {
     "E_RUN_ERROR": "the run ended with an error",
     "E_WORKER": "worker processes die before they take a cell",
     # verification
+    "E_VERIFIER_INPUT": "the verifier holds another source, dataset or contract than the campaign names",
     "E_VERIFY": "a check of the verification ladder failed",
     "E_VERIFY_NOT_RUN": "a check of the verification ladder was not run, because an input of it is missing",
     "E_RUN_INCOMPLETE": "a run without a manifest",
@@ -130,6 +132,9 @@ class VqkitError(Exception):
             code_or_problems = [Problem(code=code_or_problems, where=where, expected=expected, found=found)]
         self.problems = tuple(code_or_problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+    def __reduce__(self):
+        return type(self), (list(self.problems),)
 
     @property
     def codes(self):

@@ -281,6 +281,28 @@ def test_without_data_nothing_is_scored(planned, tmp_path, tiny):
     assert not (folder / campaign.SCORES).exists()
 
 
+@pytest.mark.parametrize("what", ["source", "dataset", "contract"])
+def test_a_verifier_with_other_inputs_freezes_nothing(planned, held, tmp_path, tiny_data, what):
+    """A wrong checkout would fail every cell, and frozen scores can't be made again."""
+    folder = planned()
+    if what == "source":
+        held.listing = [*held.listing[1:]]
+    elif what == "contract":
+        held.lock = {"tiny": "sha256:" + "0" * 64}
+    else:
+        opened = dataset.open_dataset(tiny_data)
+        changed = {split: 255 - images for split, images in opened.images.items()}
+        other = dataset.Dataset(id="noise", source="other", images=changed, labels=opened.labels)
+        dataset.write(tmp_path / "noise", other)
+        held.data = tmp_path / "noise"
+    with pytest.raises(Refused) as caught:
+        score_campaign(folder, held)
+    assert [(problem.code, problem.where) for problem in caught.value.problems] == [
+        ("E_VERIFIER_INPUT", f"campaign.json {what}")
+    ]
+    assert not (folder / campaign.SCORES).exists()
+
+
 def test_unblinding_before_freezing_is_refused(planned):
     folder = planned()
     with pytest.raises(Refused) as caught:

@@ -190,6 +190,14 @@ def chain(previous, event):
     return digests.digest("ledger", previous.encode(), canonical.dumps(event))
 
 
+def ledger_heads(events):
+    """Every head that a ledger of these events has had, from the empty one on."""
+    heads = [LEDGER_ROOT]
+    for event in events:
+        heads.append(chain(heads[-1], event))
+    return heads
+
+
 def read_ledger(data):
     """The events of a ledger and the digest of its head.
 

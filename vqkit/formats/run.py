@@ -6,6 +6,7 @@
     RUN/evidence/steps.safetensors       one row a step: losses, gradient norms, latent power
     RUN/evidence/terminal.json           how the run ended
     RUN/manifest.json                    written last; without it the run is incomplete
+    RUN/manifest.dsse.json               optional: who sealed it
     RUN/sealed/reveal.json               the intervention and its salt; not read before unblinding
 
 Every layout follows from the contract and the marks alone, so that it is the same for every arm.
@@ -20,6 +21,7 @@ from vqkit.formats.intervention import PHASES
 from vqkit.formats.schema import COUNT, DIGEST, HEX64, NAME, TEXT, closed
 
 PLAN, MANIFEST, EVIDENCE, REVEAL = "plan.json", "manifest.json", "evidence", "sealed/reveal.json"
+SIGNATURE = "manifest.dsse.json"
 STEPS, TERMINAL = "steps.safetensors", "terminal.json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:vqkit:manifest:1"
