@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 import simulate
+from conftest import contract_spec
 from simulate import arm
 
 from vqkit.analysis import draw, page, tables
@@ -188,3 +189,21 @@ def test_ten_thousand_cells_take_less_than_a_minute(tmp_path):
     main(["calibrate", str(folder)])
     main(["report", str(folder)])
     assert time.process_time() - start < 60
+
+
+def test_a_refusal_is_reported_with_what_to_change(tmp_path, capsys):
+    """Two arms of one direction, one trained mark: the page says so instead of leaving its sections empty."""
+    spec = contract_spec()
+    spec["marks"] = [0, 5]
+    arms = [arm("a", 0.2, knobs={"commitment_weight": 1.0}), arm("b", 0.1, knobs={"commitment_weight": 0.1})]
+    folder = simulate.write_campaign(tmp_path / "c", arms, spec=spec, seeds=6)
+    main(["calibrate", str(folder)])
+    main(["report", str(folder)])
+    printed = capsys.readouterr().out
+    assert "  normalized_perplexity and utilization: no arm is detected as worse on every seed at epoch 5\n" in printed
+    assert "  to change: add arms with stronger levels in the direction that is missing (worse)\n" in printed
+    text = (folder / "report.html").read_text()
+    assert "Refused" in section(text, "decision")
+    assert "What to change" in section(text, "decision")
+    assert "one trained mark only" in section(text, "reversals")
+    assert "2 terms over 2 cells" in section(text, "surface")

@@ -32,7 +32,7 @@ def calibrate(arguments):
     if arguments.json:
         print(json.dumps({"calibration": calibration.digest(data), "decision": value["decision"]}))
     else:
-        print(f"{calibration.NAME_ON_DISK} {calibration.digest(data)}\n{calibration.sentence(value)}")
+        print("\n".join([f"{calibration.NAME_ON_DISK} {calibration.digest(data)}", *calibration.in_words(value)]))
 
 
 def write_report(arguments):

@@ -12,7 +12,7 @@ from vqkit.formats.intervention import PHASES
 from vqkit.formats.schema import COUNT, DIGEST, NAME, POSITIVE, TEXT, closed
 
 NAME_ON_DISK = "calibration.json"
-STATISTIC = "step-down max-|T|, T = sqrt(n) mean / sqrt(sd^2 + (delta_min / 4)^2)"
+STATISTIC = "step-down max-|T|, T = sqrt(n) mean / sqrt(sd^2 + (delta_min / 2)^2)"
 
 _NUMBER = {"type": "number"}
 _MAYBE = {"type": ["number", "null"]}
@@ -145,21 +145,49 @@ def parse(data, where=NAME_ON_DISK):
 
 
 def sentence(value):
-    """The decision in one or two sentences, with the cells that it rests on."""
+    """The decision in one sentence, with the cells that it rests on; of a refusal the reasons are in ``reasons``."""
     decision, cells = value["decision"], value["cells"]
     lost = f"{cells['failed']} failed, {cells['missing']} missing"
     counts = f"{cells['complete']} of {cells['planned']} cells complete, {lost}"
     if decision["status"] == "refused":
-        why = "; ".join(reason["text"] for reason in decision["reasons"])
-        what = "; ".join(change["text"] for change in decision["what_to_change"])
-        return f"Refused ({counts}): {why}. To change: {what}."
+        return f"Refused ({counts}): no mark can be shown to tell interventions apart."
     size = next(size for size in value["sample_size"] if size["metric"] == decision["primary_metric"])
     ways = size["at_sigma_upper"]
-    plan = f"{ways['plan']} seeds for a difference of {size['delta']:g}" if ways else "an unknown number of seeds"
+    plan = f"{ways['plan']} seeds" if ways else "an unknown number of seeds"
     return (
         f"Calibrated ({counts}): train {decision['budget_mark']} epochs, judge by {decision['primary_metric']}, "
-        f"plan {plan}. Better: {', '.join(decision['known_better'])}. Worse: {', '.join(decision['known_worse'])}."
+        f"plan {plan} for a difference of {size['delta']:g}."
     )
+
+
+def reasons(value):
+    """Why, as sentences: what holds for several metrics alike is said once, what concerns one begins with its name."""
+    grouped = {}
+    for reason in value["decision"]["reasons"]:
+        grouped.setdefault((reason["code"], reason["text"]), []).append(reason["metric"])
+    lines = []
+    for (code, text), metrics in grouped.items():
+        named = [metric for metric in metrics if metric and metric not in text]
+        chosen = code in ("budget", "reversed_later", "below_delta_min")  # these speak of the decision, not of a metric
+        lines.append(f"{' and '.join(named)}: {text}" if named and not chosen else text)
+    return lines
+
+
+def changes(value):
+    """What would have to change, as sentences."""
+    return [change["text"] for change in value["decision"]["what_to_change"]]
+
+
+def in_words(value):
+    """The decision for a terminal, as lines."""
+    decision = value["decision"]
+    lines = [sentence(value), *(f"  {line}" for line in reasons(value))]
+    for word in ("better", "worse"):
+        labels = decision[f"known_{word}"]
+        if labels:
+            more = f" and {len(labels) - 12} more" if len(labels) > 12 else ""
+            lines.append(f"  known {word}: {', '.join(labels[:12])}{more}")
+    return [*lines, *(f"  to change: {line}" for line in changes(value))]
 
 
 def table_digest(csv):

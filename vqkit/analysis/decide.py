@@ -166,7 +166,7 @@ def _choose(decision, family, assessed, mark, labels):
         ranking = ", ".join(
             f"{metric} {strength[metric]:.2f}" for metric in sorted(strength, key=lambda m: -strength[m])
         )
-        text = f"{primary} has the largest standardized effect, |mean| / √(sd² + (δ_min/4)²): {ranking}"
+        text = f"{primary} has the largest standardized effect, |mean| / √(sd² + (δ_min/2)²): {ranking}"
         decision["reasons"].append(_reason("more_sensitive", text, primary, mark))
     one = family.effects[primary]
     turned = [
@@ -209,7 +209,7 @@ def _refuse(decision, family, assessed, plan):
         ):
             marks = [record["mark"] for record in mine if record["state"] == state]
             if marks:
-                text = f"{metric} is {'all ties' if state == 'tied' else f'at its {state}'} at epoch {_list(marks)}"
+                text = f"{'all ties' if state == 'tied' else f'at its {state}'} at epoch {_list(marks)}"
                 decision["reasons"].append(_reason(state, text, metric))
                 if "open" not in states:
                     changes.setdefault(change, _change(change, advice))
@@ -224,7 +224,7 @@ def _refuse_open(decision, changes, metric, one, mine, family, plan):
     marks = _list([record["mark"] for record in mine])
     blocked = sorted({label for record in mine if not record["better"] for label in record["blocked"]})
     if blocked:
-        text = f"{metric}: improved by {_list(blocked[:6])}, whose guardrails are not ok (broken or inconclusive)"
+        text = f"improved by {_list(blocked[:6])}, whose guardrails are not ok (broken or inconclusive)"
         decision["reasons"].append(_reason("guardrail", text, metric))
         text = (
             "add milder levels of the arms that improve the metric without their guardrails; seeds, where inconclusive"
@@ -236,10 +236,10 @@ def _refuse_open(decision, changes, metric, one, mine, family, plan):
         if not any(record[key] for record in mine for key in keys)
     ]
     for word in missing:
-        text = f"{metric}: no arm is detected as {word} on every seed at epoch {marks}"
+        text = f"no arm is detected as {word} on every seed at epoch {marks}"
         decision["reasons"].append(_reason(f"no_{word}_arm", text, metric))
     if not missing and not blocked:
-        text = f"{metric}: arms that improve and arms that worsen are never detected at the same epoch"
+        text = "arms that improve and arms that worsen are never detected at the same epoch"
         decision["reasons"].append(_reason("never_together", text, metric))
         changes.setdefault("train_longer", _change("train_longer", "add later marks, where both directions may show"))
     if missing:

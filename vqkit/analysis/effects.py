@@ -14,7 +14,7 @@ import numpy as np
 from vqkit.analysis import paired
 from vqkit.analysis.paired import Summary
 
-SPREAD_FLOOR = 0.25  # s₀ of the tests as a part of δ; see ``paired``
+SPREAD_FLOOR = 0.5  # s₀ of the tests as a part of δ; see ``paired``
 VERDICTS = ("detected", "equivalent", "inconclusive", "underpowered", "void_floor", "void_ceiling")
 
 

@@ -7,6 +7,7 @@ travel alone.
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from vqkit.analysis import draw, power, surface
 from vqkit.formats import knobs
@@ -130,6 +131,7 @@ def forest(view, ink):
             panel.plot(one["mean"], row, marker, color=ink[name], markersize=5)
         panel.set_yticks(range(len(view.arms)), view.arms)
         panel.set_ylim(len(view.arms) - 0.5, -0.5)
+        panel.xaxis.set_major_locator(MaxNLocator(5))
         panel.grid(axis="x", color=ink["line"], linewidth=0.5)
         panel.set_title(guard["metric"])
         panel.set_xlabel(f"arm − reference ({'dB, ' * (guard['metric'] == 'psnr')}margin dashed)")
@@ -168,7 +170,7 @@ def sensitivity(view, ink):
     panel.axhline(0, color=ink["muted"], linewidth=0.7)
     panel.margins(y=0.15)
     panel.set_xticks(range(len(marks)), [_epoch(mark, view) for mark in marks])
-    panel.set(xlabel="epoch (★ responsive)", ylabel="largest |mean| / √(sd² + (δ/4)²)")
+    panel.set(xlabel="epoch (★ responsive)", ylabel="standardized effect")
     return figure
 
 
@@ -266,6 +268,7 @@ def _draw_power(panel, ink, curves, delta, alpha, goal):
     panel.axhline(goal, color=ink["muted"], linewidth=0.8, linestyle=":")
     panel.axvspan(seeds[0], power.seeds_floor(alpha) - 0.5, color=ink["band"], alpha=0.2, linewidth=0)
     panel.text(seeds[0], 1.04, " no attainable p", fontsize=7.5, color=ink["muted"], va="bottom")
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.set(ylim=(0, 1.03), xlabel="seeds", ylabel=f"power for δ = {delta:.3g}")
     panel.grid(axis="y", color=ink["line"], linewidth=0.5)
     panel.legend(fontsize=8, frameon=False, loc="lower right")

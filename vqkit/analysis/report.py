@@ -40,12 +40,12 @@ def terminal(value, paths):
     lines = [f"{view.metric}, arm − reference at epoch {view.mark}", "", *tables.aligned(head, shown)]
     if len(rows) > len(shown):
         lines.append(f"({len(shown)} of {len(rows)} arms, the strongest each way)")
-    return "\n".join([*lines, "", provenance(value), calibration.sentence(value), "", *map(str, paths)])
+    return "\n".join([*lines, "", provenance(value), *calibration.in_words(value), "", *map(str, paths)])
 
 
 def html(view, figures, drawn, digest):
     """report.html as text."""
-    title = f"Calibration of {view.value['campaign']['name']}"
+    title = f"Calibration report: {view.value['campaign']['name']}"
 
     def picture(name, more=""):
         _, heading, caption = figures[name]
@@ -78,13 +78,14 @@ def markdown(view, figures, digest):
     """report.md: the same decision, arms and figures, for places that show Markdown."""
     value = view.value
     lines = [
-        f"# Calibration of {value['campaign']['name']}",
+        f"# Calibration report: {value['campaign']['name']}",
         "",
         _subject(view),
         "",
         f"**{calibration.sentence(value)}**",
     ]
-    lines += ["", *(f"- {reason['text']}" for reason in value["decision"]["reasons"])]
+    lines += ["", *(f"- {line}" for line in calibration.reasons(value))]
+    lines += [f"- to change: {line}" for line in calibration.changes(value)]
     lines += ["", f"## Arms at epoch {view.mark}", "", _arms_caption(view), "", *tables.pipes(*tables.arms(view))]
     for name, (_, title, text) in figures.items():
         lines += ["", f"## {title}", "", f"![{title}]({FIGURES}/{name}.png)", "", text]
@@ -129,8 +130,8 @@ def _figures(view, folder):
         "sensitivity": (
             lambda ink: plots.sensitivity(view, ink),
             "How strongly the two metrics respond",
-            "The largest standardized improvement of an arm that keeps its guardrails (up) and the largest worsening "
-            "(down) at each mark. Full colour: the metric that the report follows.",
+            "The largest standardized effect, |mean| / √(sd² + (δ_min/2)²), at each mark: of an arm that improves and "
+            "keeps its guardrails (up), of one that worsens (down). Full colour: the metric that the report follows.",
         ),
         "usage": (
             lambda ink: plots.usage(view, ink, counts),
@@ -176,9 +177,9 @@ def _decision(view):
         known = (("better", decision["known_better"]), ("worse", decision["known_worse"]))
         body.append(f"<dl>{''.join(boxes)}</dl>")
         body += [f"<p><b>Known {word}:</b> {page.escape(tables.names(labels, 12))}</p>" for word, labels in known]
-    body.append(page.bullets([reason["text"] for reason in decision["reasons"]]))
+    body.append(page.bullets(calibration.reasons(value)))
     if decision["what_to_change"]:
-        body.append(f"<h3>What to change</h3>{page.bullets([one['text'] for one in decision['what_to_change']])}")
+        body.append(f"<h3>What to change</h3>{page.bullets(calibration.changes(value))}")
     body.append(f'<p class="source">{page.escape(view.footer)}</p>')
     return f'<section id="decision" class="decision {decision["status"]}">{"".join(body)}</section>'
 
@@ -233,12 +234,14 @@ def _surface_notes(view, cited):
 
 def _reversals(view, cited):
     found = view.value["decision"]["rank_reversals"]
+    source = f'<p class="source">{page.escape(view.footer)}</p>'
+    if not found["compared"]:
+        return f"<p>There is one trained mark only: no order can change.</p>{source}"
     intro = (
         f"{found['found']} of {found['compared']} orders of two arms at an earlier mark are reversed at the last mark, "
         "on every seed both times. This describes; it is not tested."
     )
-    table = cited(tables.reversals(view), "The largest reversals.") if found["largest"] else ""
-    return f"<p>{intro}</p>{table}"
+    return f"<p>{intro}</p>" + (cited(tables.reversals(view), "The largest reversals.") if found["largest"] else source)
 
 
 def _cells(view, cited):

@@ -56,7 +56,7 @@ def fit(loaded, effects, alpha):
     response = np.array([effects.differences[a - 1, t] for a, t in rows])
     seeds = response.shape[1]
     result["observations"] = response.size
-    if np.linalg.matrix_rank(design) < design.shape[1] or len(design) <= design.shape[1]:
+    if np.linalg.matrix_rank(design) < design.shape[1] or len(design) < design.shape[1]:
         return result | {"note": "the arms' levels and the marks do not tell the terms apart"}
     if not response.any():
         return result | {"note": "all differences are zero"}
