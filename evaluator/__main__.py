@@ -99,7 +99,13 @@ def _show(options, value, text):
 
 
 def _held(options):
-    return Held(data=options.data, source=options.source, lock=options.lock, key=options.key)
+    return Held(
+        data=options.data,
+        source=options.source,
+        lock=options.lock,
+        key=options.key,
+        all_images=options.all_images,
+    )
 
 
 def _parser():
@@ -159,6 +165,7 @@ def _inputs(command, *, data_required):
         "--lock", type=Path, metavar="FILE", help="contract name to digest (configs/contract/LOCK.json)"
     )
     command.add_argument("--key", type=Path, metavar="FILE", help="the public key that signed the manifest")
+    command.add_argument("--all-images", action="store_true", help="V4: replay every image, not the 64 drawn")
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
