@@ -9,8 +9,17 @@ from pathlib import Path
 from evaluator import reproduce, score, unblind
 from evaluator.held import Folder, Held
 from evaluator.verify import climb
-from vqkit.errors import ArgumentParser, Incomplete, RunFailed, VerificationFailed, guarded, raise_all
-from vqkit.formats import campaign, canonical, digests, run
+from vqkit.errors import (
+    ArgumentParser,
+    Incomplete,
+    Rejected,
+    RunFailed,
+    UsageError,
+    VerificationFailed,
+    guarded,
+    raise_all,
+)
+from vqkit.formats import campaign, canonical, dataset, digests, files, run
 from vqkit.formats.schema import DIGEST
 
 # Terminal state → the code that says why a run did not get as far as a verification was asked to go.
@@ -30,14 +39,16 @@ def main(argv):
 
 def verify(options):
     """Print the verdict on one run; exit 6 when a check failed, 5 or 7 when the level asked for is out of reach."""
-    verdict = climb(options.run, _held(options), level=options.level, kept=options.expect)
+    verdict = climb(options.run, _held(options, options.run), level=options.level, kept=options.expect)
     _conclude(options, verdict, options.level)
 
 
 def reproduce_run(options):
     """Retrain and compare (V5); exit 6 when the evidence is another, 7 when it could not be retrained."""
     print(f"{options.run.name}: retraining opens sealed/, so that this run is blind no longer", file=sys.stderr)
-    verdict = reproduce.reproduce(options.run, _held(options), device=options.device, python=options.python)
+    verdict = reproduce.reproduce(
+        options.run, _held(options, options.run), device=options.device, python=options.python
+    )
     _conclude(options, verdict, "V5")
 
 
@@ -73,11 +84,15 @@ def digest(options):
 
 def score_folder(options):
     """Score a campaign or one run."""
+    held = _held(options, options.folder)
+    if held.data is None:
+        expected = "the dataset of the plan: --data DIR, or prepared under ./data"
+        raise UsageError("E_USAGE", "score", expected, "neither")
     if not (options.folder / campaign.CAMPAIGN).exists():
-        value, path = score.score_run(options.folder, _held(options), level=options.level)
+        value, path = score.score_run(options.folder, held, level=options.level)
         _show(options, value, f"{value['run_id']}: {value['state']}, {value['verification']['level']}, {path}")
         return
-    frozen, failures = score.score_campaign(options.folder, _held(options), level=options.level, final=options.final)
+    frozen, failures = score.score_campaign(options.folder, held, level=options.level, final=options.final)
     counts = "planned {planned} = complete {complete} + failed {failed} + missing {missing}".format_map(frozen)
     _show(options, frozen, f"{counts}; scores frozen in {campaign.FROZEN}")
     raise_all(VerificationFailed, failures)
@@ -98,14 +113,25 @@ def _show(options, value, text):
     print(json.dumps(value) if options.json else text)
 
 
-def _held(options):
-    return Held(
-        data=options.data,
-        source=options.source,
-        lock=options.lock,
-        key=options.key,
-        all_images=options.all_images,
-    )
+def _held(options, folder):
+    """What the verifier holds; without --data, the prepared dataset under ./data that the folder's plan names.
+
+    Which one is opened proves nothing: its digest is recomputed and compared with the plan's.
+    """
+    data = options.data or _named_data(folder)
+    return Held(data=data, source=options.source, lock=options.lock, key=options.key, all_images=options.all_images)
+
+
+def _named_data(folder):
+    try:
+        if (folder / campaign.CAMPAIGN).exists():
+            plan, _ = campaign.read(folder, campaign.CAMPAIGN)
+        else:
+            plan, _ = run.parse_plan(files.read_once(folder / run.PLAN, max_bytes=canonical.MAX_BYTES))
+    except Rejected:
+        return None
+    prepared = Path("data") / plan["dataset"]["id"]
+    return prepared if (prepared / dataset.CARD).is_file() else None
 
 
 def _parser():
@@ -116,7 +142,7 @@ def _parser():
     command.add_argument("run", type=_path, metavar="RUN", help="a run folder")
     command.add_argument("--level", choices=campaign.LEVELS[1:-1], default="V3", help="how far to go (V3)")
     command.add_argument("--expect", type=_digest, metavar="DIGEST", help="the manifest digest that was kept")
-    _inputs(command, data_required=False)
+    _inputs(command)
     command.set_defaults(command=verify)
 
     command = commands.add_parser("digest", help="one line to keep: a run's manifest or a campaign's ledger head")
@@ -128,7 +154,7 @@ def _parser():
     command.add_argument("folder", type=_path, metavar="DIR", help="a campaign or a run folder")
     command.add_argument("--level", choices=("V3", "V4"), default="V3", help="how far each run is verified (V3)")
     command.add_argument("--final", action="store_true", help="declare cells without an outcome missing")
-    _inputs(command, data_required=True)
+    _inputs(command)
     command.set_defaults(command=score_folder)
 
     command = commands.add_parser("unblind", help="map frozen scores to arms")
@@ -140,7 +166,7 @@ def _parser():
     command.add_argument("run", type=_path, metavar="RUN", help="a run folder")
     command.add_argument("--device", choices=("cpu", "cuda"), help="another device than the plan's")
     command.add_argument("--python", default=sys.executable, metavar="FILE", help="an interpreter that has the runner")
-    _inputs(command, data_required=True)
+    _inputs(command)
     command.set_defaults(command=reproduce_run)
     return parser
 
@@ -156,9 +182,9 @@ def _digest(text):
     return text
 
 
-def _inputs(command, *, data_required):
+def _inputs(command):
     command.add_argument(
-        "--data", type=Path, metavar="DIR", required=data_required, help="the verifier's own canonical dataset"
+        "--data", type=Path, metavar="DIR", help="the verifier's own canonical dataset (./data/<its id>)"
     )
     command.add_argument("--source", type=Path, metavar="DIR", help="the verifier's source tree (this one)")
     command.add_argument(

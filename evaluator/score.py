@@ -9,7 +9,7 @@ import os
 from evaluator.checks import Check
 from evaluator.verify import climb
 from vqkit.errors import Incomplete, Problem, Refused, VerificationFailed, raise_all
-from vqkit.formats import campaign, canonical, digests, files, schema
+from vqkit.formats import campaign, canonical, digests, files, schema, source
 from vqkit.formats.contract import Contract
 from vqkit.formats.run import MANIFEST, PLAN_DIGESTS
 
@@ -52,10 +52,13 @@ def score_campaign(folder, held, *, level="V3", final=False):
     Raises:
         VerificationFailed: when the campaign contradicts itself, or an existing score is not what was computed.
         Incomplete: E_CAMPAIGN_INCOMPLETE for cells without an outcome; what could be scored has been.
-        Refused: E_FROZEN when a cell that was frozen as lost has a manifest now.
+        Refused: E_FROZEN when a cell that was frozen as lost has a manifest now; E_VERIFIER_INPUT when the verifier
+            holds another source, dataset or contract than the whole campaign names: frozen scores can't be made again,
+            so that a wrong checkout must not fail every cell.
     """
     plan, data = campaign.read(folder, campaign.CAMPAIGN)
     raise_all(VerificationFailed, _contradictions(plan))
+    raise_all(Refused, _foreign(plan, held))
     links = [name for name in (campaign.RUNS, campaign.SCORES) if (folder / name).is_symlink()]
     raise_all(
         VerificationFailed,
@@ -108,8 +111,10 @@ def _contradictions(plan):
         "seeds": (sorted({cell["seed"] for cell in plan["cells"]}), sorted(plan["seeds"])),
         "seeds of the phase": ([], sorted(set(plan["seeds"]) - set(contract.seeds(plan["phase"])))),
         "run ids": (len(plan["cells"]), len({cell["run_id"] for cell in plan["cells"]})),
-        "cells": (len(plan["cells"]), len({(cell["seed"], cell["intervention"]) for cell in plan["cells"]})),
     }
+    if plan["phase"] == "development":  # a confirmatory arm without effect shares its digest with the reference
+        distinct = {(cell["seed"], cell["intervention"]) for cell in plan["cells"]}
+        pairs["cells"] = (len(plan["cells"]), len(distinct))
     return [
         Problem(code="E_VERIFY", where=f"{campaign.CAMPAIGN} {name}", expected=str(expected), found=str(found))
         for name, (expected, found) in pairs.items()
@@ -117,9 +122,24 @@ def _contradictions(plan):
     ]
 
 
+def _foreign(plan, held):
+    """What the verifier holds otherwise than the campaign as a whole names it."""
+    contract, named = Contract(plan["contract"]), plan["digests"]
+    holds = {"contract": held.lock.get(contract.name, "no lock")}
+    if held.data is not None:
+        holds["dataset"] = held.dataset(contract).digest
+    if held.listing is not None:
+        holds["source"] = source.digest(held.listing)
+    return [
+        Problem(code="E_VERIFIER_INPUT", where=f"{campaign.CAMPAIGN} {name}", expected=named[name], found=found)
+        for name, found in holds.items()
+        if found != named[name]
+    ]
+
+
 def _lost(folder, plan, events, frozen, final):
     """Run id → outcome of every cell without a manifest; None where nothing is known of it yet."""
-    last = {event["run_id"]: event for event in events if event["event"] in ("claimed", "sealed", "failed")}
+    last = {event["run_id"]: event for event in events if event["event"] in ("claimed", "sealed", "failed", "retried")}
     decided = {score["run_id"]: score["state"] for score in frozen["scores"]} if frozen else {}
     lost, late = {}, []
     for cell in plan["cells"]:

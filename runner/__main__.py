@@ -104,7 +104,8 @@ def run(argv):
     from runner import config
     from runner.console import Progress
     from runner.execute import execute, require_complete
-    from runner.plan import Request, run_id
+    from runner.plan import Request
+    from vqkit.formats.run import run_id
 
     chosen = config.options(argv, config.RUN_OPTIONS)
     if chosen["intervention"] is None or type(chosen["seed"]) is not int:
@@ -116,7 +117,7 @@ def run(argv):
     if data.notice:
         print(data.notice, file=sys.stderr)
     salt = os.urandom(32)
-    name = run_id(salt, checked.digests(salt)["intervention"], chosen["seed"])
+    name = run_id(salt, checked.digests(salt), chosen["seed"])
     out = Path(chosen["out"] or Path("runs") / name)
     request = Request(
         intervention=raw,
@@ -193,9 +194,13 @@ def _repeat(argv):
 
 def _sweep(argv):
     from runner import config
-    from runner.sweep import command
+    from runner.sweep import command, preset
 
-    return command.sweep(config.options(argv, config.SWEEP_OPTIONS))
+    argv, data = preset.choose(argv)
+    chosen = config.options(argv, config.SWEEP_OPTIONS)
+    named = dict(argument.split("=", 1) for argument in argv).get("sweep", "calibration")
+    where = named if named.endswith((".yaml", ".yml")) else f"configs/sweep/{named}.yaml"
+    return command.sweep(chosen, config.composed_contract(chosen), data.folder, where=where)
 
 
 def _status(argv):

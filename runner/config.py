@@ -21,7 +21,7 @@ RUN_OPTIONS = (
     "intervention", "contract", "seed", "device", "threads", "data", "root", "marks", "phase", "out", "budget_seconds",
 )  # fmt: skip
 SWEEP_OPTIONS = (
-    "sweep", "contract", "preset", "seeds", "device", "threads", "data", "root", "marks", "phase", "out", "executor",
+    "sweep", "contract", "seeds", "device", "threads", "data", "root", "marks", "phase", "out", "executor",
     "budget_seconds", "dry_run",
 )  # fmt: skip
 TEXT = ("intervention", "data", "root", "out")  # paths: taken as they are, outside Hydra's grammar

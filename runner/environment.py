@@ -5,6 +5,7 @@ the device class, determinism flags, threads, environment variables that numeric
 user, time, paths.
 """
 
+import ctypes
 import os
 import platform
 import re
@@ -34,6 +35,7 @@ IRRELEVANT = re.compile(
     r"^(TORCH_HOME|TORCH_EXTENSIONS_DIR|TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR|NVIDIA_VISIBLE_DEVICES)$"
 )
 CUBLAS_WORKSPACE = ":4096:8"
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
 
 
 def pin(device, threads):
@@ -51,6 +53,7 @@ def pin(device, threads):
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     torch.set_num_threads(threads)
+    _keep_memory()
 
 
 def environment(device, threads):
@@ -109,6 +112,16 @@ def distributions():
             if "extra ==" not in need
         ]
     return dict(sorted(found.items()))
+
+
+def _keep_memory():
+    """Let glibc keep freed blocks, which it would otherwise give back and fault in again at every step."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return  # another C library: slower, the same numbers
+    mallopt(M_MMAP_THRESHOLD, 32 << 20)
+    mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def _normal(name):

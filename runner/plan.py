@@ -82,9 +82,3 @@ def make_plan(request):
         },
     }
     return Plan(document=document, checked=checked, data=data)
-
-
-def run_id(salt, intervention_digest, seed):
-    """An opaque name for a cell: ``run-`` and 16 hex digits that say nothing without the salt."""
-    identity = {"intervention": intervention_digest, "seed": seed}
-    return "run-" + digests.digest_json("run_id", identity, salt).removeprefix("sha256:")[:16]

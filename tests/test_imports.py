@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
-FORMATS = {"vqkit.errors", "vqkit.formats", "numpy"}
+FORMATS = {"vqkit.__version__", "vqkit.errors", "vqkit.formats", "numpy"}
 RULES = {
     "vqkit/errors.py": set(),
     "vqkit/formats": FORMATS | {"rfc8785", "jsonschema", "safetensors"},
-    "vqkit/nn": {"vqkit.nn", "torch", "triton"},
+    "vqkit/nn": {"vqkit.errors", "vqkit.nn", "torch", "triton"},
     "vqkit/data": FORMATS | {"vqkit.data", "torchvision", "pyarrow", "skimage", "PIL", "tqdm"},
     "vqkit/analysis": FORMATS | {"vqkit.analysis", "pandas", "pyarrow", "scipy", "statsmodels", "matplotlib"},
     "runner": FORMATS

@@ -63,6 +63,7 @@ CODES = {
     "E_CONTRACT_LOCK": "a contract differs from what was locked under its name",
     "E_CONTRACT_FROZEN": "an override of something that the contract freezes",
     "E_NO_EFFECT": "the intervention changes nothing that executes",
+    "E_ARM_TWICE": "two arms of a sweep have the same label or execute the same knobs",
     "E_SEED_FIREWALL": "a seed of the other phase",
     "E_MARKS": "marks that the contract does not have",
     "E_DATASET_NOT_ALLOWED": "the contract does not allow this dataset",
@@ -89,7 +90,9 @@ CODES = {
     "E_RUN_CANCELLED": "the run was cancelled",
     "E_RUN_BUDGET": "the run exceeded its budget",
     "E_RUN_ERROR": "the run ended with an error",
+    "E_WORKER": "worker processes die before they take a cell",
     # verification
+    "E_VERIFIER_INPUT": "the verifier holds another source, dataset or contract than the campaign names",
     "E_VERIFY": "a check of the verification ladder failed",
     "E_VERIFY_NOT_RUN": "a check of the verification ladder was not run, because an input of it is missing",
     "E_RUN_INCOMPLETE": "a run without a manifest",
@@ -97,6 +100,8 @@ CODES = {
     "E_STAGE_MISSING": "an earlier stage has not written its file yet",
     # analysis
     "E_ANALYSIS_INPUT": "scores that can't be analysed together",
+    "E_ANALYSIS_BINDING": "a file of the campaign that is not the one that another file names by its digest",
+    "E_ANALYSIS_PLAN": "scores that were planned under another analysis",
 }
 
 

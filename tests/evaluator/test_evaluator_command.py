@@ -130,7 +130,7 @@ def test_early_unblinding_exits_4(made_up, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["verify"], ["verify", "x", "--level", "V9"], ["score", "x"], ["reproduce", "x"], ["digest"]]
+    "arguments", [[], ["verify"], ["verify", "x", "--level", "V9"], ["score", "x"], ["reproduce"], ["digest"]]
 )
 def test_what_is_not_understood_exits_2(arguments, capsys):
     assert guarded(main, arguments) == 2

@@ -150,11 +150,12 @@ def test_a_failed_cell_has_an_outcome(planned, held, outcome):
     assert (score["state"], score["marks"], score["digests"]) == (outcome, [], {})
 
 
-def test_a_cell_that_is_tried_again_has_no_outcome_yet(planned, held):
+@pytest.mark.parametrize("again", ["claimed", "retried"])
+def test_a_cell_that_is_tried_again_has_no_outcome_yet(planned, held, again):
     folder = planned()
     run_id = cells(folder)[0]["run_id"]
     (folder / campaign.RUNS / run_id / run.MANIFEST).unlink()
-    campaign.append_events(folder, [("failed", run_id, {"outcome": "timeout"}), ("claimed", run_id, {})])
+    campaign.append_events(folder, [("failed", run_id, {"outcome": "timeout"}), (again, run_id, {})])
     with pytest.raises(Incomplete) as caught:
         score_campaign(folder, held)
     assert caught.value.codes == ("E_CAMPAIGN_INCOMPLETE",)
@@ -277,6 +278,28 @@ def test_without_data_nothing_is_scored(planned, tmp_path, tiny):
     with pytest.raises(Incomplete) as caught:
         score_campaign(folder, Held(lock=fabricate.write_lock(tmp_path / "LOCK.json", tiny)))
     assert set(caught.value.codes) == {"E_VERIFY_NOT_RUN"}
+    assert not (folder / campaign.SCORES).exists()
+
+
+@pytest.mark.parametrize("what", ["source", "dataset", "contract"])
+def test_a_verifier_with_other_inputs_freezes_nothing(planned, held, tmp_path, tiny_data, what):
+    """A wrong checkout would fail every cell, and frozen scores can't be made again."""
+    folder = planned()
+    if what == "source":
+        held.listing = [*held.listing[1:]]
+    elif what == "contract":
+        held.lock = {"tiny": "sha256:" + "0" * 64}
+    else:
+        opened = dataset.open_dataset(tiny_data)
+        changed = {split: 255 - images for split, images in opened.images.items()}
+        other = dataset.Dataset(id="noise", source="other", images=changed, labels=opened.labels)
+        dataset.write(tmp_path / "noise", other)
+        held.data = tmp_path / "noise"
+    with pytest.raises(Refused) as caught:
+        score_campaign(folder, held)
+    assert [(problem.code, problem.where) for problem in caught.value.problems] == [
+        ("E_VERIFIER_INPUT", f"campaign.json {what}")
+    ]
     assert not (folder / campaign.SCORES).exists()
 
 

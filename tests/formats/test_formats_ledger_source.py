@@ -48,8 +48,21 @@ def test_a_changed_line_breaks_the_chain(tmp_path):
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(path.read_bytes().replace(b"timeout", b"crashed"))
     with pytest.raises(Rejected) as caught:
-        campaign.append_event(tmp_path, "unblinded")
+        campaign.ledger_events(tmp_path)
     assert caught.value.codes == ("E_SCHEMA_VALUE",)
+    campaign.append_event(tmp_path, "unblinded")  # reads the last line only; what it appends repairs nothing
+    with pytest.raises(Rejected) as caught:
+        campaign.ledger_events(tmp_path)
+    assert caught.value.codes == ("E_SCHEMA_VALUE",)
+
+
+def test_nothing_is_appended_behind_a_line_that_is_no_event(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(b"{}\n")
+    with pytest.raises(Rejected) as caught:
+        campaign.append_event(tmp_path, "planned")
+    assert set(caught.value.codes) == {"E_SCHEMA_MISSING_KEY"}
+    assert path.read_bytes() == b"{}\n"
 
 
 def test_an_unknown_event_is_not_written(tmp_path):

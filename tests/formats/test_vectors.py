@@ -5,6 +5,7 @@ import json
 import pytest
 from conftest import REPOSITORY, tiny_spec
 
+from vqkit.analysis import calibration
 from vqkit.errors import Rejected, raise_all
 from vqkit.formats import campaign, canonical, dataset, intervention, run, schema, signature, tensors
 from vqkit.formats.contract import Contract, read_lock
@@ -47,6 +48,7 @@ READERS = {
     "unblinded": _campaign_file(campaign.UNBLINDED),
     "ledger": lambda path: campaign.read_ledger(path.read_bytes()),
     "dataset": _card,
+    "calibration": lambda path: calibration.parse(path.read_bytes()),
     "mark": lambda path: tensors.decode(path.read_bytes(), run.mark_layout(TINY), where="mark"),
     "steps": lambda path: tensors.decode(path.read_bytes(), run.steps_layout(8), where="steps"),
 }

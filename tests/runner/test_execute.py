@@ -14,7 +14,7 @@ from safetensors.numpy import load
 
 from runner import train
 from runner.execute import execute, require_complete
-from runner.plan import Request, run_id
+from runner.plan import Request
 from vqkit.errors import Refused, Rejected, RunFailed
 from vqkit.formats import canonical, digests, run
 from vqkit.formats.intervention import check
@@ -236,11 +236,13 @@ def test_a_source_that_changes_while_training_is_invalid(request_for, monkeypatc
 
 
 def test_run_ids_are_opaque_and_distinct():
-    one = run_id(SALT, "sha256:" + "0" * 64, 101)
-    assert one == run_id(SALT, "sha256:" + "0" * 64, 101)
-    others = {run_id(b"x" * 32, "sha256:" + "0" * 64, 101), run_id(SALT, "sha256:" + "0" * 64, 102)}
-    assert one not in others
-    assert len(others) == 2
+    arm = {"intervention": "sha256:" + "0" * 64, "proposal": "sha256:" + "1" * 64}
+    other_arm = arm | {"proposal": "sha256:" + "2" * 64}
+    names = [
+        run.run_id(*key) for key in ((SALT, arm, 101), (b"x" * 32, arm, 101), (SALT, arm, 102), (SALT, other_arm, 101))
+    ]
+    assert len(set(names)) == 4
+    assert names[0] == run.run_id(SALT, arm, 101)
 
 
 def test_environment_has_no_host_user_time_or_path(request_for):

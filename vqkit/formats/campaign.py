@@ -4,10 +4,11 @@ DIR/campaign.json        contract, phase, cells with opaque run ids, marks, seed
 DIR/sealed/arms.json     salt, arms, which cell belongs to which; mode 0600, not read before the scores are frozen
 DIR/ledger.jsonl         hash-chained events
 DIR/runs/RUN_ID/         one run directory a cell, published by rename when it is sealed
+DIR/attempts/RUN_ID.N/   what a cell left before it was tried again
 DIR/scores/RUN_ID.json   metrics by the evaluator, blind to the arm
 DIR/frozen.json          the digest of every score, with what is missing
 DIR/unblinded.json       the arm of every cell
-DIR/results.parquet, results.csv, calibration.json, report.html
+DIR/results.parquet, results.csv, calibration.json, report.html, report.md, figures/
 """
 
 import contextlib
@@ -28,9 +29,9 @@ CAMPAIGN, ARMS, LEDGER, FROZEN, UNBLINDED = (
     "frozen.json",
     "unblinded.json",
 )
-RUNS, SCORES = "runs", "scores"
+RUNS, SCORES, ATTEMPTS = "runs", "scores", "attempts"
 MAX_BYTES = 256 << 20
-EVENTS = ("planned", "claimed", "sealed", "failed", "scored", "frozen", "unblinded")
+EVENTS = ("planned", "claimed", "sealed", "failed", "retried", "scored", "frozen", "unblinded")
 OUTCOMES = (*STATES, "timeout", "crashed", "missing", "unverified")  # of a cell, in every table
 LEVELS = ("none", "V0", "V1", "V2", "V3", "V4", "V5")
 
@@ -219,32 +220,45 @@ def read_ledger(data):
     return events, head
 
 
+def ledger_events(folder):
+    """The events of a campaign's ledger, the chain checked; none where there is no ledger."""
+    with contextlib.suppress(FileNotFoundError):
+        os.lstat(folder / LEDGER)
+        return read_ledger(files.read_once(folder / LEDGER, max_bytes=MAX_BYTES))[0]
+    return []
+
+
 def append_events(folder, entries):
     """Append to the ledger of a campaign, under a lock that other processes wait for; returns the new head.
 
-    A line that a crash cut off is dropped first: it never became an event.
+    The new events are chained to the last line, which is the only one that is read: an append costs the same however
+    long the ledger is, and whoever reads it in full checks the whole chain. A line that a crash cut off is dropped
+    first: it never became an event.
 
     Args:
         folder: the campaign's folder.
         entries: (event, run id or None, detail) for each event, in order.
 
     Raises:
-        Rejected: when the ledger's chain is broken, or an event does not have the format's form.
+        Rejected: when the last line or a new event does not have the format's form.
     """
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(folder / LEDGER, flags, 0o644), "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        data = file.read()
-        whole = data.rfind(b"\n") + 1
-        events, head = read_ledger(data[:whole])
+        last, end = _last_line(file)
+        sequence, head = 0, LEDGER_ROOT
+        if last:
+            event = canonical.loads_canonical(last, where=f"the last line of {LEDGER}")
+            raise_all(Rejected, schema.problems(event, EVENT_SCHEMA, f"the last line of {LEDGER}"))
+            sequence, head = event["seq"] + 1, chain(event["previous"], event)
         lines = []
-        for sequence, (name, run_id, detail) in enumerate(entries, start=len(events)):
-            event = {"seq": sequence, "previous": head, "event": name, "run_id": run_id, "detail": detail}
+        for number, (name, run_id, detail) in enumerate(entries, start=sequence):
+            event = {"seq": number, "previous": head, "event": name, "run_id": run_id, "detail": detail}
             raise_all(Rejected, schema.problems(event, EVENT_SCHEMA, LEDGER))
             lines.append(canonical.dumps(event) + b"\n")
             head = chain(head, event)
-        if whole < len(data):
-            file.truncate(whole)
+        file.truncate(end)
+        file.seek(end)
         file.write(b"".join(lines))
         file.flush()
         os.fsync(file.fileno())
@@ -256,9 +270,14 @@ def append_event(folder, event, run_id=None, detail=None):
     return append_events(folder, [(event, run_id, detail or {})])
 
 
-def ledger_events(folder):
-    """The events of a campaign's ledger; none where there is no ledger."""
-    with contextlib.suppress(FileNotFoundError):
-        os.lstat(folder / LEDGER)
-        return read_ledger(files.read_once(folder / LEDGER, max_bytes=MAX_BYTES))[0]
-    return []
+def _last_line(file):
+    """The last whole line of an open file, without its newline, and the offset behind it."""
+    start, tail = file.seek(0, os.SEEK_END), b""
+    size = start
+    while start and tail.count(b"\n") < 2:
+        step = min(start, 1 << 16)
+        start -= step
+        file.seek(start)
+        tail = file.read(step) + tail
+    whole, _, torn = tail.rpartition(b"\n")
+    return whole.rpartition(b"\n")[2], size - len(torn)

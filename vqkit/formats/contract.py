@@ -238,7 +238,11 @@ def _contradictions(spec):
             elif not within(bounds, spec["knobs"]["baseline"][name]):
                 yield bad(f"knobs.{section}.{name}", "bounds that hold the baseline", edges)
     needed = {*spec["analysis"]["metrics"]}
+    guarded = {guardrail["metric"] for guardrail in spec["analysis"]["guardrails"]}
     for key in ("intention_to_treat", "delta_min", "floor", "ceiling"):
-        missing = needed - spec["analysis"][key].keys()
+        missing = (needed | guarded if key == "intention_to_treat" else needed) - spec["analysis"][key].keys()
         if missing:
             yield bad(f"analysis.{key}", f"a value for {', '.join(sorted(missing))}", "none")
+    for metric, value in spec["analysis"]["delta_min"].items():
+        if value <= 0:
+            yield bad(f"analysis.delta_min.{metric}", "a difference above 0", value)

@@ -117,7 +117,7 @@ KNOBS = {
             choices=("gaussian", "uniform", "data"),
             decision_point="codebook_initialization",
             candidate=True,
-            meaning="gaussian: std D^-1/2; uniform: ±1/K; data: latents of training images",
+            meaning="gaussian: std D^-1/2; uniform: ±1/K; data: codes start at latents of training images",
         ),
         Knob(
             name="gradient_estimator",

@@ -165,6 +165,16 @@ def steps_layout(steps):
     return dict.fromkeys(STEP_COLUMNS, ("float32", (steps,)))
 
 
+def run_id(salt, of_arm, seed):
+    """The opaque name of a run: ``run-`` and 16 hex digits that say nothing without the salt.
+
+    ``of_arm`` holds the salted digests of the arm. The proposal's is covered too, so that an arm without effect, which
+    a confirmatory campaign runs and keeps, has runs of its own beside the reference's.
+    """
+    digest = digests.digest("run_id", salt, canonical.dumps({**of_arm, "seed": seed}))
+    return f"run-{digest.removeprefix('sha256:')[:16]}"
+
+
 def parse_plan(data):
     """The plan in ``data`` (canonical bytes) and its contract; raises ``Rejected`` with every problem."""
     plan = canonical.loads_canonical(data, where=PLAN)

@@ -8,6 +8,7 @@ hostile value costs no more than time in proportion to its size.
 import difflib
 import itertools
 import json
+import re
 
 import jsonschema
 from jsonschema.validators import extend
@@ -26,7 +27,18 @@ def _unique(_, wanted, instance, __):
             yield jsonschema.ValidationError("an item stands twice")
 
 
-_Validator = extend(jsonschema.Draft202012Validator, {"uniqueItems": _unique}, type_checker=_TYPES)
+def _matches(pattern, text):
+    """Whether a pattern matches as ECMAScript has it: ``$`` is the end, not the place before a last newline."""
+    return re.search(pattern, text) is not None and not text.endswith("\n")
+
+
+def _pattern(_, pattern, instance, __):
+    if isinstance(instance, str) and not _matches(pattern, instance):
+        yield jsonschema.ValidationError("another form")
+
+
+_KEYWORDS_OF_OURS = {"uniqueItems": _unique, "pattern": _pattern}
+_Validator = extend(jsonschema.Draft202012Validator, _KEYWORDS_OF_OURS, type_checker=_TYPES)
 _MOST = 200  # problems of one value that are reported
 
 DIGEST = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
@@ -45,9 +57,81 @@ def closed(optional=(), **properties):
 
 def problems(value, schema, where):
     """Every violation of ``schema`` by ``value`` (200 at most), in document order, as ``Problem`` records."""
+    if _accepts(value, schema):
+        return []
     found = itertools.islice(_Validator(schema).iter_errors(value), _MOST)
     errors = sorted(found, key=lambda error: list(map(str, error.absolute_path)))
     return list(itertools.islice((problem for error in errors for problem in _translate(error, where)), _MOST))
+
+
+def _accepts(value, schema):
+    """Whether ``value`` surely conforms, in a fraction of jsonschema's time; False where only jsonschema can tell.
+
+    Knows the keywords that hold scores and campaigns together; any other keyword, or any doubt, gives False.
+    """
+    for keyword, rule in schema.items():
+        check = _KEYWORDS.get(keyword)
+        if check is None or not check(value, rule, schema):
+            return False
+    return True
+
+
+def _accepts_type(value, rule, _):
+    if type(rule) is str:
+        return type(value) in _KINDS[rule]
+    return any(type(value) in _KINDS[kind] for kind in rule)
+
+
+def _accepts_items(value, rule, _):
+    if type(value) is list and rule == COUNT:
+        return all(type(child) is int and child >= 0 for child in value)
+    return type(value) is not list or all(_accepts(child, rule) for child in value)
+
+
+def _surely_unique(values):
+    """Whether no two are equal; False also where their types could make 1, 1.0 and true a question."""
+    kinds = {type(value) for value in values}
+    return kinds in (set(), {str}, {int}) and len(set(values)) == len(values)
+
+
+def _accepts_properties(value, rule, schema):
+    if type(value) is dict:
+        for key, child in value.items():
+            if key in rule and not _accepts(child, rule[key]):
+                return False
+    return True
+
+
+def _accepts_rest(value, rule, schema):
+    if type(value) is not dict:
+        return True
+    known = schema.get("properties", {})
+    rest = [key for key in value if key not in known]
+    return not rest if rule is False else all(_accepts(value[key], rule) for key in rest)
+
+
+_KINDS = {
+    "object": (dict,), "array": (list,), "string": (str,), "integer": (int,), "number": (int, float),
+    "boolean": (bool,), "null": (type(None),),
+}  # fmt: skip
+_KEYWORDS = {
+    "type": _accepts_type,
+    "const": lambda value, rule, _: type(value) is str and value == rule,
+    "enum": lambda value, rule, _: type(value) in (str, type(None)) and value in rule,
+    "pattern": lambda value, rule, _: type(value) is not str or _matches(rule, value),
+    "maxLength": lambda value, rule, _: type(value) is not str or len(value) <= rule,
+    "minimum": lambda value, rule, _: type(value) not in (int, float) or value >= rule,
+    "maximum": lambda value, rule, _: type(value) not in (int, float) or value <= rule,
+    "minItems": lambda value, rule, _: type(value) is not list or len(value) >= rule,
+    "maxItems": lambda value, rule, _: type(value) is not list or len(value) <= rule,
+    "uniqueItems": lambda value, rule, _: type(value) is not list or _surely_unique(value),
+    "required": lambda value, rule, _: type(value) is not dict or all(key in value for key in rule),
+    "propertyNames": lambda value, rule, _: type(value) is not dict or all(_accepts(key, rule) for key in value),
+    "properties": _accepts_properties,
+    "additionalProperties": _accepts_rest,
+    "items": _accepts_items,
+    "anyOf": lambda value, rule, _: any(_accepts(value, choice) for choice in rule),
+}
 
 
 def _translate(error, where):

@@ -1,0 +1,80 @@
+"""A sweep over epoch budgets: one trajectory for all marks, against one training for each budget (Hydra's multirun)."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks import timing
+from vqkit.formats import campaign, files, run
+
+SWEEP = """\
+name: bench
+reference: reference
+arms: [{label: faster, intervention: projection-lr-10}]
+seeds: [101, 102]
+"""
+MULTIRUN = ("epochs=2,5,10", "seed=101,102", "multiplier=1.0,10.0")
+
+
+def measure(data, device, repeats):
+    """Seconds of both, start-up included, 2 arms × 2 seeds × budgets 2, 5, 10; and where the time of a cell goes."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, number = Path(name), iter(range(1000))
+        (folder / "bench.yaml").write_text(SWEEP)
+
+        def ours():
+            out = folder / f"campaign{next(number)}"
+            options = ["sweep=bench.yaml", "contract=quick-v1", f"device={device}", f"data={data}", f"out={out}"]
+            _run("runner", "sweep", *options, folder=folder)
+            ours.last = out
+
+        def multirun():
+            options = [f"data={data}", f"device={device}", *MULTIRUN, f"hydra.sweep.dir={folder / 'multirun'}"]
+            _run("benchmarks.baseline", "--multirun", *options, folder=folder)
+
+        seconds = {"vqkit": [], "multirun": []}
+        for _ in range(repeats):
+            for label, way in (("vqkit", ours), ("multirun", multirun)):
+                started = time.perf_counter()
+                way()
+                seconds[label].append(time.perf_counter() - started)
+        return {
+            "vqkit_seconds": timing.quartiles(seconds["vqkit"])[1],
+            "multirun_seconds": timing.quartiles(seconds["multirun"])[1],
+            "multirun_over_vqkit": timing.ratios(seconds, "multirun", "vqkit"),
+            "outside_training": _outside_training(ours.last),
+        }
+
+
+def _outside_training(folder):
+    """Quartiles over cells: the share of a cell's wall time that is not training steps."""
+    planned, _ = campaign.read(folder, campaign.CAMPAIGN)
+    shares = []
+    for cell in planned["cells"]:
+        manifest = run.parse_manifest(files.read_once(folder / campaign.RUNS / cell["run_id"] / run.MANIFEST))
+        resources = manifest["predicate"]["resources"]
+        shares.append(1 - resources["training_seconds"] / resources["wall_seconds"])
+    return timing.quartiles(shares)
+
+
+def _run(*arguments, folder):
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    subprocess.run([sys.executable, "-m", *arguments], cwd=folder, env=environment, check=True, capture_output=True)
+
+
+def table(row):
+    """The measurement as Markdown."""
+    return "\n".join(
+        [
+            "| sweep | seconds |",
+            "|---|---:|",
+            f"| vqkit: 4 cells to mark 10, measured at 0, 2, 5, 10 | {row['vqkit_seconds']:.1f} |",
+            f"| Hydra multirun: 12 jobs to 2, 5 or 10 epochs | {row['multirun_seconds']:.1f} |",
+            "",
+            f"Multirun's time over vqkit's: {timing.spread(row['multirun_over_vqkit'])}. Share of a cell that is not "
+            f"training steps (evaluation, evidence, hashing, start-up): {timing.spread(row['outside_training'])}.",
+        ]
+    )

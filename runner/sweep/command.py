@@ -1,0 +1,227 @@
+"""The commands of a campaign: ``sweep`` plans or continues one, ``status`` looks at it, ``retry`` tries failures again.
+
+The order of a sweep: resolve the definition → terms → plan, or hold the plan that is there against the terms → let
+the executor work until every cell has an outcome → say what became of them.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from runner.sweep import cells, definition, local, plan
+from runner.sweep.estimate import estimate, probe
+from runner.sweep.host import Host
+from runner.sweep.progress import Progress
+from vqkit.errors import ArgumentParser, Incomplete, Refused, RunFailed, UsageError
+from vqkit.formats import campaign, canonical, dataset, files
+from vqkit.formats.schema import nearest
+
+EXECUTORS = {"local": local.run}
+LAUNCH = "launch.json"  # how the campaign was started last: data, slots and limits, for `retry`; bound by nothing
+
+
+def sweep(options, contract, data, *, where="sweep", host=None):
+    """Plan the campaign that ``options`` describe, or continue it, until every cell has an outcome.
+
+    Args:
+        options: plain data: ``sweep`` (the definition), ``out``, ``device``, ``threads``, ``phase``, ``seeds``,
+            ``marks``, ``executor`` {name, slots, timeout_seconds}, ``budget_seconds``, ``dry_run``.
+        contract: a ``Contract``, held against its lock by the caller.
+        data: the folder of a canonical dataset.
+        where: how error messages name the sweep definition, usually its file.
+        host: a ``Host``.
+
+    Returns:
+        0 when each cell has an outcome, failures included. Standard output is the folder alone, for scripts; what
+        people read goes to standard error.
+
+    Raises:
+        Rejected, Refused: before anything is written.
+        RunFailed: E_RUN_CANCELLED when it was interrupted; the same command goes on.
+        Incomplete: workers can't be kept alive.
+    """
+    host = host or Host()
+    terms = terms_of(options, contract, data, where, host)
+    executor = options["executor"]
+    if executor["name"] not in EXECUTORS:
+        found = nearest(executor["name"], EXECUTORS)
+        raise UsageError("E_CONFIG", "executor.name", f"one of {', '.join(EXECUTORS)}", found)
+    slots = executor["slots"] or default_slots(terms.device, terms.threads, host)
+    if options["dry_run"]:
+        _print_estimate(terms, estimate(terms, slots, *probe(terms, host, data)), slots)
+        return 0
+    folder = Path(options["out"] or Path("results") / f"{terms.sweep.name}-{contract.name}-{terms.dataset['id']}")
+    if not (folder / campaign.CAMPAIGN).is_file():
+        plan.create(folder, terms)  # where another process is faster, its plan is the one that counts
+    planned = plan.require_same(folder, terms)
+    for notice in plan.spent_seeds(folder, planned):
+        print(f"notice: {notice}", file=sys.stderr)
+    launch = {
+        "executor": executor["name"],
+        "data": str(Path(data).resolve()),
+        "slots": slots,
+        "timeout_seconds": executor["timeout_seconds"],
+        "budget_seconds": options["budget_seconds"],
+    }
+    return _work(folder, planned, launch, host)
+
+
+def status(argv):
+    """Print the state of a campaign, from any shell at any time; nothing is written."""
+    parser = ArgumentParser(prog="python -m runner status")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(argv)
+    planned, _ = campaign.read(chosen.folder, campaign.CAMPAIGN)
+    state = state_of(chosen.folder, planned)
+    if chosen.json:
+        print(json.dumps(state, indent=2))
+    else:
+        _print_state(state, sys.stdout)
+    return 0
+
+
+def retry(argv, host=None):
+    """Run every cell that did not end complete again; the old attempts are kept in attempts/."""
+    parser = ArgumentParser(prog="python -m runner retry")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", type=Path, help="the canonical dataset, if it lies elsewhere now")
+    parser.add_argument("--slots", type=int, help="default: as many as last time")
+    parser.add_argument("--timeout-seconds", type=float, help="for one cell; default: as last time")
+    chosen = parser.parse_args(argv)
+    host = host or Host()
+    planned, _ = campaign.read(chosen.folder, campaign.CAMPAIGN)
+    launch = canonical.loads(files.read_once(chosen.folder / LAUNCH, max_bytes=1 << 16), where=LAUNCH)
+    given = {"data": chosen.data, "slots": chosen.slots, "timeout_seconds": chosen.timeout_seconds}
+    launch |= {key: str(value) if key == "data" else value for key, value in given.items() if value is not None}
+    plan.require_here(chosen.folder, planned, Path(launch["data"]), host)
+    taken = cells.set_aside(chosen.folder, _outcomes(chosen.folder, planned))
+    kept = f"what they left is in {chosen.folder / campaign.ATTEMPTS}" if taken else "none failed"
+    print(f"{len(taken)} cells are tried again; {kept}", file=sys.stderr)
+    return _work(chosen.folder, planned, launch, host)
+
+
+def default_slots(device, threads, host):
+    """One cell for each CUDA device, or as many as the cores allow."""
+    if device == "cuda":
+        return max(1, host.cuda_devices())
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // threads)
+
+
+def terms_of(options, contract, data, where, host):
+    """Everything that the campaign binds, every rule held."""
+    resolved = definition.resolve(
+        options["sweep"], contract, options["phase"], where=where, seeds=options["seeds"], marks=options["marks"]
+    )
+    counts = dataset.contract_counts(contract)
+    opened = dataset.open_dataset(Path(data), counts)
+    contract.require_dataset(opened.id)
+    return plan.Terms(
+        sweep=resolved,
+        contract=contract,
+        phase=options["phase"],
+        dataset={"id": opened.id, "digest": opened.digest(counts)},
+        device=options["device"],
+        threads=options["threads"],
+        source=host.source_digest(),
+        environment=host.environment_digest(options["device"], options["threads"]),
+    )
+
+
+def _work(folder, planned, launch, host):
+    """Let the executor work if there is work, then say what became of the cells."""
+    found = _outcomes(folder, planned)
+    complete, failed, missing = cells.count(found)
+    if missing:
+        if (folder / campaign.FROZEN).exists():
+            raise Refused("E_FROZEN", str(folder), "a campaign whose scores are not frozen", f"{missing} missing cells")
+        files.replace(folder / LAUNCH, canonical.dumps(launch))
+        job = local.Job(
+            folder=folder,
+            run_ids=tuple(found),
+            data=Path(launch["data"]),
+            device=planned["device"],
+            slots=launch["slots"],
+            timeout_seconds=launch["timeout_seconds"],
+            budget_seconds=launch["budget_seconds"],
+        )
+        progress = Progress(len(found), complete + failed, failed)
+        try:
+            EXECUTORS[launch["executor"]](job, host, progress)
+        except KeyboardInterrupt:
+            done = f"{progress.done} of {len(found)} cells done; the same command goes on from there"
+            raise RunFailed("E_RUN_CANCELLED", str(folder), "every cell", f"an interrupt, {done}") from None
+        finally:
+            progress.close()
+        found = _outcomes(folder, planned)
+    state = state_of(folder, planned, found)
+    _print_state(state, sys.stderr)
+    print(folder)
+    if state["missing"]:
+        raise Incomplete("E_CAMPAIGN_INCOMPLETE", str(folder), "every cell", f"{state['missing']} missing")
+    return 0
+
+
+def _outcomes(folder, planned):
+    """run id → Outcome, after the ledger's chain was checked."""
+    campaign.ledger_events(folder)
+    watch = cells.Watch(folder)
+    watch.refresh()
+    return cells.outcomes(folder, planned, watch)
+
+
+def state_of(folder, planned, found=None):
+    """What ``status --json`` prints; ``found`` where the outcomes are known already."""
+    found = _outcomes(folder, planned) if found is None else found
+    complete, failed, missing = cells.count(found)
+    states = [outcome.state for outcome in found.values()]
+    return {
+        "campaign": planned["name"],
+        "folder": str(folder),
+        "phase": planned["phase"],
+        "contract": planned["contract"]["name"],
+        "dataset": planned["dataset"]["id"],
+        "device": planned["device"],
+        "planned": len(found),
+        "complete": complete,
+        "failed": failed,
+        "missing": missing,
+        "states": {state: states.count(state) for state in campaign.OUTCOMES if state in states},
+        "running": cells.running(folder, found),
+        "failures": [
+            {"run_id": run_id, "state": outcome.state, "reason": outcome.reason, "log": outcome.log}
+            for run_id, outcome in found.items()
+            if outcome.state not in ("complete", "missing")
+        ],
+        "frozen": (folder / campaign.FROZEN).exists(),
+        "unblinded": (folder / campaign.UNBLINDED).exists(),
+    }
+
+
+def _print_state(state, stream):
+    def print_line(text):
+        print(text, file=stream)
+
+    print_line(f"{state['campaign']}  {state['contract']}  {state['dataset']}  {state['device']}  {state['folder']}")
+    print_line(
+        f"{state['planned']} planned = {state['complete']} complete + {state['failed']} failed "
+        f"+ {state['missing']} missing ({len(state['running'])} running)"
+    )
+    for failure in state["failures"]:
+        print_line(f"{failure['run_id']}  {failure['state']}: {failure['reason']}")
+        for line in failure["log"].splitlines():
+            print_line(f"    {line}")
+
+
+def _print_estimate(terms, cost, slots):
+    print(f"{terms.sweep.name}  {terms.contract.name}  {terms.dataset['id']}  {terms.device}, {terms.phase}")
+    for arm in terms.sweep.arms:
+        changes = (f"{change['knob']} {change['from']} → {change['to']}" for change in arm.checked.artifact["changes"])
+        print(f"  {arm.label:<32}  {', '.join(changes) or 'reference'}")
+    print(f"{cost['arms']} arms × {cost['seeds']} seeds = {cost['cells']} cells, marks {list(terms.sweep.marks)}")
+    print(f"{cost['epochs']:,} epochs, {cost['images']:,} training images")
+    print(
+        f"about {cost['seconds'] / 60:,.1f} minutes in {slots} slots, {cost['disk_bytes'] / 2**20:,.0f} MiB of evidence"
+    )

@@ -1,0 +1,42 @@
+"""What a person sees of a campaign: a bar on a terminal, a plain line for every finished cell in a log. On stderr."""
+
+import sys
+import time
+
+from tqdm import tqdm
+
+
+class Progress:
+    """Cells done, running and failed, images per second and the time left, as an executor reports them."""
+
+    def __init__(self, planned, done, failed, stream=None):
+        self.planned, self.done, self.failed, self.stream = planned, done, failed, stream or sys.stderr
+        self.bar, self.begun, self.first = None, time.monotonic(), done
+        if self.stream.isatty():
+            shape = "{desc} {n_fmt}/{total_fmt} |{bar}| {postfix} {remaining} left"
+            self.bar = tqdm(total=planned, initial=done, desc="cells", file=self.stream, bar_format=shape)
+
+    def finished(self, run_id, event, detail):
+        """One more cell has an outcome."""
+        self.done += 1
+        self.failed += detail["outcome"] != "complete"
+        if self.bar is not None:
+            self.bar.update()
+            if event == "failed":
+                self.bar.write(f"{run_id} {detail['outcome']}: {detail['reason']}", file=self.stream)
+            return
+        outcome = detail["outcome"]
+        took = f"{detail['seconds']:.1f} s" if "seconds" in detail else detail.get("reason") or "recorded late"
+        left = (time.monotonic() - self.begun) / (self.done - self.first) * (self.planned - self.done)
+        line = f"[{self.done}/{self.planned}] {run_id} {outcome}, {took}; {self.failed} failed, {left:.0f} s left"
+        print(line, file=self.stream, flush=True)
+
+    def show(self, running, images_per_second):
+        """What goes on now; nothing is printed in a log."""
+        if self.bar is not None:
+            self.bar.set_postfix_str(f"{running} running, {self.failed} failed, {images_per_second:,.0f} images/s,")
+
+    def close(self):
+        """End the bar's line."""
+        if self.bar is not None:
+            self.bar.close()

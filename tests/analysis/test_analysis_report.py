@@ -1,0 +1,190 @@
+"""The report: one file that needs nothing, says where every number comes from, and is the same every time."""
+
+import re
+import shutil
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+import simulate
+from simulate import arm
+
+from vqkit.analysis import draw, page, tables
+from vqkit.analysis.__main__ import main
+
+FIGURES = ("heatmap", "slopes", "trajectories", "guardrails", "sensitivity", "usage", "surface", "power")
+PROVENANCE = "contract quick-v1 · dataset synthetic · cpu, 1 thread · cells: 38 complete, 1 failed, 1 missing of 40"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report") / "campaign"
+    arms = [
+        arm("better", {2: 0.05, 5: 0.1, 10: 0.2}, knobs={"projection_lr_multiplier": 10.0}),
+        arm("worse", -0.1, knobs={"projection_lr_multiplier": 0.1}),
+        arm("costly", 0.2, quality=-3.0, knobs={"latent_normalization": "l2"}),
+        arm("turning", {2: 0.06, 5: 0.0, 10: -0.08}, knobs={"commitment_weight": 1.0}),
+    ]
+    lost = {("costly", 2): "nonfinite", ("costly", 3): "missing"}
+    simulate.write_campaign(folder, arms, seeds=8, states=lost)
+    main(["calibrate", str(folder)])
+    main(["report", str(folder)])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(folder):
+    return (folder / "report.html").read_text()
+
+
+def section(text, anchor):
+    return text[text.index(f'<section id="{anchor}"') :].split("</section>")[0]
+
+
+def test_page_needs_no_network_and_no_script(text):
+    assert "<script" not in text
+    assert not re.search(r'\b(src|href)="(?!#)', text)
+    assert not re.search(r"url\((?!#)", text)
+    assert "@import" not in text
+    assert not re.search(r"\bon[a-z]+=", text)
+    outside = set(re.findall(r"https?://[^\s\"'<)]+", text))
+    assert outside <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+def test_page_is_well_formed(text):
+    stack, void = [], {"meta", "link", "br", "hr", "img", "input"}
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            if tag not in void:
+                stack.append(tag)
+
+        def handle_endtag(self, tag):
+            assert stack.pop() == tag
+
+    Reader().feed(text)
+    assert stack == []
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    for wanted in re.findall(r'(?:href="#|url\(#)([^")]+)', text):
+        assert wanted in ids
+
+
+def test_every_result_names_contract_dataset_device_and_cells(text):
+    assert PROVENANCE in section(text, "decision")
+    for anchor in ("arms", "why", "power", "reversals", "stance", "cells", "all", *FIGURES):
+        assert PROVENANCE in section(text, anchor), anchor
+
+
+def test_page_says_what_was_decided_and_what_was_lost(text):
+    decision = section(text, "decision")
+    for words in ("Calibrated", "2 epochs", "Known better:</b> ", "turning point the other way", "CPU hours"):
+        assert words in decision
+    cells = section(text, "cells")
+    assert "40 planned = 38 complete + 1 failed + 1 missing" in cells
+    assert "nonfinite" in cells
+    assert "missing" in cells
+    assert "none</td><td>unverified" in section(text, "stance")
+    assert "no arm moves both knobs: projection_lr_multiplier × commitment_weight" in section(text, "surface")
+
+
+def test_same_campaign_gives_the_same_bytes(folder, tmp_path):
+    again = shutil.copytree(folder, tmp_path / "again")
+    for name in ("report.html", "report.md"):
+        (again / name).unlink()
+    shutil.rmtree(again / "figures")
+    main(["report", str(again)])
+    names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    assert names == sorted(path.relative_to(again) for path in again.rglob("*") if path.is_file())
+    for name in names:
+        assert (folder / name).read_bytes() == (again / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_lies_beside_the_report(folder, name):
+    svg = (folder / "figures" / f"{name}.svg").read_text()
+    root = ElementTree.fromstring(svg)
+    words = " ".join(node.text or "" for node in root.iter("{http://www.w3.org/2000/svg}text"))
+    assert PROVENANCE in words
+    assert "var(" not in svg
+    assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert f"figures/{name}.png" in (folder / "report.md").read_text()
+
+
+def test_figures_follow_the_theme_of_the_page(text):
+    drawn = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL))
+    assert drawn.count("<svg") == len(FIGURES)
+    for name in ("ink", "better", "worse"):
+        assert f"var(--{name})" in drawn
+    for colour in set(re.findall(r"#[0-9a-fA-F]{6}\b", drawn)):
+        raise AssertionError(f"{colour} does not follow the theme")
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+
+
+def luminance(colour):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("palette", [draw.LIGHT, page.DARK])
+@pytest.mark.parametrize("name", ["ink", "muted", "better", "worse"])
+def test_text_has_the_contrast_that_wcag_asks_for(palette, name):
+    bright, dark = sorted((luminance(palette[name]), luminance(palette["ground"])), reverse=True)
+    assert (bright + 0.05) / (dark + 0.05) >= 4.5
+
+
+def test_terminal_ends_with_arms_decision_and_files(folder, capsys):
+    main(["report", str(folder)])
+    lines = capsys.readouterr().out.splitlines()
+    head = next(line for line in lines if line.startswith("arm "))
+    for word in ("effect", "p, joint", "verdict", "guardrails"):
+        assert word in head
+    costly = next(line for line in lines if line.startswith("costly "))
+    assert "inconclusive" in costly
+    assert any(line.startswith("Calibrated (38 of 40 cells complete") for line in lines)
+    assert lines[-1] == str(folder / "figures")
+    assert str(folder / "report.html") in lines
+
+
+def test_markdown_holds_decision_arms_and_digests(folder):
+    text = (folder / "report.md").read_text()
+    assert PROVENANCE in text
+    assert "| better |" in text
+    assert "| calibration | sha256:" in text
+
+
+def test_names_from_files_are_escaped():
+    table = page.table(["<b>"], [['"><script>alert(1)</script>', "<i>"]], caption="<u>")
+    assert "<script" not in table
+    for tag in ("<b>", "<i>", "<u>"):
+        assert tag not in table
+    assert tables.pipes(["a|b"], [["c|d"]])[0] == "| a\\|b |"
+
+
+def test_many_arms_are_drawn_in_part_and_listed_in_full(tmp_path, capsys):
+    arms = [arm(f"arm-{i:02d}", 0.01 * (i - 15)) for i in range(30)]
+    folder = simulate.write_campaign(tmp_path / "c", arms, seeds=6)
+    main(["calibrate", str(folder)])
+    main(["report", str(folder)])
+    assert "(24 of 30 arms, the strongest each way)" in capsys.readouterr().out
+    text = (folder / "report.html").read_text()
+    assert "24 of 30 arms" in section(text, "heatmap")
+    assert section(text, "arms").count("<tr>") == 31
+
+
+@pytest.mark.slow
+def test_ten_thousand_cells_take_less_than_a_minute(tmp_path):
+    """CPU seconds, so that other work on the machine does not decide; measured on one core: about 40."""
+    import time
+
+    arms = [
+        arm(f"arm-{i:03d}", 0.01 * (i % 40 - 20), knobs={"commitment_weight": round(0.3 + i / 100, 4)})
+        for i in range(624)
+    ]
+    folder = simulate.write_campaign(tmp_path / "c", arms, seeds=16)
+    start = time.process_time()
+    main(["calibrate", str(folder)])
+    main(["report", str(folder)])
+    assert time.process_time() - start < 60

@@ -1,0 +1,135 @@
+"""A stand-in for training: consistent run directories in no time, and mishaps on demand. Also a worker process.
+
+The folder in FAKE_RUNS tells it what to do (``behaviour.json``: run id → mishap, ``seconds`` that a cell takes,
+``source``, ``environment``) and takes a line for every execution that was begun (``executed``).
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from runner.sweep import command, worker
+from runner.sweep.host import Host
+from vqkit.errors import guarded
+from vqkit.formats import canonical, dataset, digests, files, run
+from vqkit.formats.contract import Contract
+from vqkit.formats.intervention import check
+
+
+def behaviour():
+    """What the test wants now."""
+    wanted = {"seconds": 0.0, "source": "source", "environment": "environment"}
+    path = Path(os.environ["FAKE_RUNS"]) / "behaviour.json"
+    return wanted | (json.loads(path.read_text()) if path.exists() else {})
+
+
+def source_digest():
+    return digests.digest("source", behaviour()["source"].encode())
+
+
+def environment_digest(device, threads):
+    return digests.digest("environment", f"{behaviour()['environment']} {device} {threads}".encode())
+
+
+def execute(progress, *, intervention, contract, phase, seed, marks, device, threads, data, out, run_id, salt, **_):
+    """A run whose evidence is a function of effective knobs and seed alone; may be told to fail by its run id."""
+    with open(Path(os.environ["FAKE_RUNS"]) / "executed", "a") as file:
+        file.write(f"{run_id} {os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\n")
+    wanted = behaviour()
+    mishap = wanted.get(run_id)
+    checked = check(intervention, contract, phase)
+    plan = {
+        "schema": "vqkit.plan/1",
+        "run_id": run_id,
+        "phase": phase,
+        "contract": contract.spec,
+        "dataset": {"id": "noise", "digest": data_digest(data, contract)},
+        "seed": seed if mishap != "foreign" else seed + 1,
+        "marks": list(marks),
+        "device": device,
+        "threads": threads,
+        "environment": {"fake": True},
+        "source": [],
+        "digests": {
+            "source": source_digest(),
+            "dataset": data_digest(data, contract),
+            "environment": environment_digest(device, threads),
+            "contract": contract.digest,
+            **checked.digests(salt),
+        },
+    }
+    out.mkdir()
+    (out / run.EVIDENCE).mkdir()
+    files.write_once(out / run.PLAN, canonical.dumps(plan))
+    print("line one of the log", file=sys.stderr)
+    if mishap == "hang":
+        time.sleep(600)
+    elif mishap == "crash":
+        print("about to fail", flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif mishap == "raise":
+        raise ValueError("the cell is broken")
+    for epoch in range(1, max(marks) + 1):
+        time.sleep(wanted["seconds"] / max(marks))
+        progress({"epoch": epoch, "epochs": max(marks), "loss": 0.5, "images_per_second": 1000.0, "seconds": 0.1})
+    state = mishap if mishap in run.STATES else "complete"
+    terminal = {
+        "schema": "vqkit.terminal/1",
+        "state": state,
+        "reason": None if state == "complete" else f"{state} on demand",
+        "marks": list(marks),
+        "steps": 8,
+        "steps_planned": 8,
+        "steps_applied": 8,
+        "steps_skipped": 0,
+    }
+    evidence = {
+        run.mark_file(marks[0]): canonical.dumps({"effective": checked.effective, "seed": seed}),
+        run.TERMINAL: canonical.dumps(terminal),
+    }
+    for name, content in evidence.items():
+        files.write_once(out / run.EVIDENCE / name, content)
+    entries = [(name, len(content), digests.sha256_hex(content)) for name, content in evidence.items()]
+    resources = {
+        "started": "2024-01-01T00:00:00+00:00",
+        "ended": "2024-01-01T00:00:00+00:00",
+        "wall_seconds": 1.0,
+        "training_seconds": 1.0,
+        "images_per_second": 1.0,
+        "peak_memory_bytes": 1,
+    }
+    manifest = run.build_manifest(canonical.dumps(plan), plan, entries, terminal, resources)
+    files.write_once(out / run.MANIFEST, canonical.dumps(manifest))
+    return terminal
+
+
+def data_digest(folder, contract):
+    counts = dataset.contract_counts(contract)
+    return dataset.open_dataset(folder, counts).digest(counts)
+
+
+HOST = Host(
+    execute=execute,
+    environment_digest=environment_digest,
+    source_digest=source_digest,
+    cuda_devices=lambda: 2,
+    worker=(sys.executable, __file__),
+)
+
+
+def main(argv):
+    """A worker, as the driver starts it; or, for tests that kill one, a driver: ``drive OPTIONS CONTRACT DATA``."""
+    if argv[0] == "drive":
+        options, contract, data = argv[1:]
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        return command.sweep(json.loads(options), Contract(json.loads(contract)), Path(data), host=HOST)
+    return worker.main(argv, HOST)
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

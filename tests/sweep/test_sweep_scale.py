@@ -1,0 +1,63 @@
+"""Large campaigns: planning, status and the ledger stay cheap. Times are wall time on two cores."""
+
+import resource
+import time
+
+import fake_runs
+import pytest
+from playground import Playground, inline
+
+from runner.sweep import command, plan
+from vqkit.formats import campaign
+
+
+def large(root, tiny, tiny_data, arms):
+    """A playground whose sweep has ``arms`` arms and 16 seeds."""
+    playground = Playground(root, tiny, tiny_data)
+    levels = [inline(f"a{i}", commitment_weight=0.3 + i / 1000) for i in range(arms - 1)]
+    playground.options["sweep"] = {**playground.options["sweep"], "arms": levels, "seeds": {"count": 16}}
+    return playground
+
+
+def test_an_append_reads_the_end_of_the_ledger_only(tmp_path):
+    """One append each to a short ledger and to one of 40 MB: the same cost, and the same chain."""
+    line = {"event": "scored", "run_id": "run-0123456789abcdef", "detail": {"text": "x" * 4000}}
+    campaign.append_events(tmp_path, [(line["event"], line["run_id"], line["detail"])] * 2)
+    short = (tmp_path / campaign.LEDGER).read_bytes()
+    (tmp_path / campaign.LEDGER).write_bytes(b"\n".join([b"x" * 4000] * 10000) + b"\n" + short)
+    started = time.perf_counter()
+    for _ in range(20):
+        campaign.append_event(tmp_path, "scored", "run-0123456789abcdef")
+    assert time.perf_counter() - started < 1.0
+    whole = (tmp_path / campaign.LEDGER).read_bytes()
+    events, _ = campaign.read_ledger(whole[whole.index(short) :])
+    assert len(events) == 22
+
+
+@pytest.mark.slow
+def test_a_thousand_cells_are_planned_and_looked_at_in_two_seconds(tmp_path, tiny, tiny_data, monkeypatch):
+    monkeypatch.setenv("FAKE_RUNS", str(tmp_path))
+    playground = large(tmp_path, tiny, tiny_data, 63)
+    started = time.perf_counter()
+    playground.plan()
+    planned = time.perf_counter() - started
+    assert playground.sweep() == 0
+    started = time.perf_counter()
+    assert playground.state()["states"] == {"complete": 1008}
+    looked = time.perf_counter() - started
+    started = time.perf_counter()
+    assert playground.sweep() == 0
+    resumed = time.perf_counter() - started
+    assert max(planned, looked, resumed) < 2.0, (planned, looked, resumed)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_cells_are_planned_within_a_minute_and_a_gibibyte(tmp_path, tiny, tiny_data, monkeypatch):
+    monkeypatch.setenv("FAKE_RUNS", str(tmp_path))
+    playground = large(tmp_path, tiny, tiny_data, 6250)
+    started = time.perf_counter()
+    terms = command.terms_of(playground.options, tiny, tiny_data, "sweep", fake_runs.HOST)
+    plan.create(playground.out, terms)
+    assert time.perf_counter() - started < 60
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < 1 << 30
+    assert len(playground.run_ids()) == 100000

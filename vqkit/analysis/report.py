@@ -1,0 +1,272 @@
+"""report.html, report.md and figures/: a calibration for people, drawn from calibration.json and the scores.
+
+The page is one file that reads alone: what was decided, then what it rests on, then how to read it, then digests.
+Whatever shows a result names contract, dataset, device and cells. The same files give the same bytes.
+"""
+
+from vqkit.analysis import calibration, draw, load, page, plots, tables
+from vqkit.analysis.view import View, provenance
+from vqkit.formats import files
+
+HTML, MARKDOWN, FIGURES = "report.html", "report.md", "figures"
+
+
+def write(folder, table, value, digest):
+    """Write every file of the report into the campaign folder and return their names.
+
+    Args:
+        folder: the campaign folder.
+        table: the results table that the calibration was made of.
+        value, digest: the calibration and its digest.
+    """
+    view = View(value, table)
+    figures = _figures(view, folder)
+    (folder / FIGURES).mkdir(exist_ok=True)
+    drawn = {}
+    for name, (picture, _, _) in figures.items():
+        png, svg, drawn[name] = draw.render(picture, name, view.footer)
+        files.replace(folder / FIGURES / f"{name}.png", png)
+        files.replace(folder / FIGURES / f"{name}.svg", svg)
+    files.replace(folder / HTML, html(view, figures, drawn, digest).encode())
+    files.replace(folder / MARKDOWN, markdown(view, figures, digest).encode())
+    return [HTML, MARKDOWN, FIGURES]
+
+
+def terminal(value, paths):
+    """What the command prints last: the arms at the decision's mark, the decision, and where the files are."""
+    view = View(value)
+    head, rows = tables.arms(view)
+    shown = [row for row in rows if row[0] in set(view.arms)]
+    lines = [f"{view.metric}, arm − reference at epoch {view.mark}", "", *tables.aligned(head, shown)]
+    if len(rows) > len(shown):
+        lines.append(f"({len(shown)} of {len(rows)} arms, the strongest each way)")
+    return "\n".join([*lines, "", provenance(value), calibration.sentence(value), "", *map(str, paths)])
+
+
+def html(view, figures, drawn, digest):
+    """report.html as text."""
+    title = f"Calibration of {view.value['campaign']['name']}"
+
+    def picture(name, more=""):
+        _, heading, caption = figures[name]
+        return page.section(name, heading, page.figure(heading, drawn[name], caption) + more)
+
+    def cited(table, caption):
+        return page.table(*table, caption=f"{caption} [{view.footer}]")
+
+    every = cited(tables.effects(view), _effects_caption(view))
+    parts = [
+        f'<header><h1>{page.escape(title)}</h1><p class="source">{page.escape(_subject(view))}</p></header>',
+        _decision(view),
+        page.section("arms", f"Arms at epoch {view.mark}", cited(tables.arms(view), _arms_caption(view))),
+        *(picture(name) for name in ("heatmap", "slopes", "trajectories", "guardrails", "sensitivity")),
+        page.section("why", "Why this mark and this metric", cited(tables.assessments(view), _WHY)),
+        picture("usage"),
+        picture("surface", _surface_notes(view, cited)),
+        picture("power", cited(tables.sizes(view), "Sample size three ways, in seeds.")),
+        page.section("reversals", "Rank reversals between marks", _reversals(view, cited)),
+        page.section("stance", "What was expected", cited(tables.stances(view), _STANCE)),
+        page.section("cells", "Cells and failures", _cells(view, cited)),
+        page.section("all", "Every arm, mark and metric", page.details("Show the table", every)),
+        page.section("method", "How to read this", _method(view)),
+        page.section("digests", "Digests and versions", page.table(*tables.digests(view, digest))),
+    ]
+    return page.document(title, "\n".join(parts))
+
+
+def markdown(view, figures, digest):
+    """report.md: the same decision, arms and figures, for places that show Markdown."""
+    value = view.value
+    lines = [
+        f"# Calibration of {value['campaign']['name']}",
+        "",
+        _subject(view),
+        "",
+        f"**{calibration.sentence(value)}**",
+    ]
+    lines += ["", *(f"- {reason['text']}" for reason in value["decision"]["reasons"])]
+    lines += ["", f"## Arms at epoch {view.mark}", "", _arms_caption(view), "", *tables.pipes(*tables.arms(view))]
+    for name, (_, title, text) in figures.items():
+        lines += ["", f"## {title}", "", f"![{title}]({FIGURES}/{name}.png)", "", text]
+    lines += ["", *tables.pipes(*tables.sizes(view)), "", "## What was expected", ""]
+    lines += [*tables.pipes(*tables.stances(view)), "", "## Digests and versions", ""]
+    return "\n".join([*lines, *tables.pipes(*tables.digests(view, digest)), ""])
+
+
+def _figures(view, folder):
+    """name → (function of the colours, title, caption), in the order of report.md."""
+    metric, alpha = plots.SHORT[view.metric], view.value["analysis"]["plan"]["alpha"]
+    three = dict.fromkeys((view.reference, view.best, view.worst))
+    counts = {label: load.read_counts(folder, view.table, label, view.mark) for label in three}
+    few = len(view.arms) < len(view.everyone)
+    drawn = f" Drawn are {len(view.arms)} of {len(view.everyone)} arms, the strongest each way." if few else ""
+    return {
+        "heatmap": (
+            lambda ink: plots.heatmap(view, ink),
+            "Effect of every arm at every mark",
+            "Mean paired difference to the reference of the same seed; a stronger colour is a larger effect, blue "
+            "improves, orange worsens. ● detected, ≈ equivalent, ? inconclusive, – underpowered, ⌊ ⌈ void at floor or "
+            f"ceiling; no sign at epoch 0, which is never tested. ◂ is the budget.{drawn}",
+        ),
+        "slopes": (
+            lambda ink: plots.slopes(view, ink),
+            f"Every seed at epoch {view.mark}",
+            f"{metric} of the reference and of the arm, one line a seed. A dashed line is a pair with a run that did "
+            "not complete: the contract’s intention-to-treat value stands there.",
+        ),
+        "trajectories": (
+            lambda ink: plots.trajectories(view, ink),
+            "Effect against training",
+            f"Mean paired difference with its t interval (level {1 - alpha:g}, not adjusted for the number of cells). "
+            "The band is ±δ_min, the smallest difference that matters, declared beforehand.",
+        ),
+        "guardrails": (
+            lambda ink: plots.forest(view, ink),
+            f"What it costs in reconstruction, at epoch {view.mark}",
+            "Difference to the reference with one-sided limits and the margin that the contract allows (dashed). "
+            f"● ok, ◆ inconclusive, ✕ broken, by the margin or by the absolute limit.{drawn}",
+        ),
+        "sensitivity": (
+            lambda ink: plots.sensitivity(view, ink),
+            "How strongly the two metrics respond",
+            "The largest standardized improvement of an arm that keeps its guardrails (up) and the largest worsening "
+            "(down) at each mark. Full colour: the metric that the report follows.",
+        ),
+        "usage": (
+            lambda ink: plots.usage(view, ink, counts),
+            f"Use of the codebook at epoch {view.mark}",
+            "Codes from the most to the least used, mean over completed runs. A flat line is an even codebook; one "
+            "that falls steeply or ends early is a collapsed one.",
+        ),
+        "surface": (
+            lambda ink: plots.fitted(view, ink),
+            "Fitted surface of each numeric knob",
+            "Points are observed means of arms that move this knob alone, lines the fit over log level × log epoch.",
+        ),
+        "power": (
+            lambda ink: plots.power_curve(view, ink),
+            "How many seeds a confirmatory trial needs",
+            "Power of the paired t-test for δ_min. In the shaded part no sign-flip test can reach α. The dot is what "
+            "to plan with: enough for the t-test and, by simulation, for the sign-flip test.",
+        ),
+    }
+
+
+def _subject(view):
+    value = view.value
+    return f"{value['campaign']['phase']} phase · {len(value['seeds'])} seeds · {view.footer}"
+
+
+def _decision(view):
+    value = view.value
+    decision = value["decision"]
+    good = decision["status"] == "calibrated"
+    heading = "Calibrated" if good else "Refused: this campaign can’t choose a budget"
+    body = [f"<h2>{heading}</h2>"]
+    if good:
+        size = next(one for one in value["sample_size"] if one["metric"] == decision["primary_metric"])
+        upper = size["at_sigma_upper"]
+        facts = {
+            "budget": f"{decision['budget_mark']} epochs",
+            "primary metric": decision["primary_metric"].replace("_", " "),
+            "seeds to plan": upper["plan"] if upper else "not estimable",
+            "confirmatory trial": _cost(value["confirmatory"]),
+        }
+        boxes = (f"<div><dt>{name}</dt><dd>{page.escape(text)}</dd></div>" for name, text in facts.items())
+        known = (("better", decision["known_better"]), ("worse", decision["known_worse"]))
+        body.append(f"<dl>{''.join(boxes)}</dl>")
+        body += [f"<p><b>Known {word}:</b> {page.escape(tables.names(labels, 12))}</p>" for word, labels in known]
+    body.append(page.bullets([reason["text"] for reason in decision["reasons"]]))
+    if decision["what_to_change"]:
+        body.append(f"<h3>What to change</h3>{page.bullets([one['text'] for one in decision['what_to_change']])}")
+    body.append(f'<p class="source">{page.escape(view.footer)}</p>')
+    return f'<section id="decision" class="decision {decision["status"]}">{"".join(body)}</section>'
+
+
+def _cost(cost):
+    if cost["hours"] is None:
+        return "cost not measured"
+    return f"{cost['hours']:.2g} {cost['unit']}, {cost['cells']} runs"
+
+
+def _arms_caption(view):
+    value = view.value
+    return (
+        f"{view.metric}: arm − reference, paired by seed, {len(value['seeds'])} seeds. The smallest attainable p is "
+        f"{value['test']['p_attainable']:.4g}. “Inconclusive” and “underpowered” are not “no effect”."
+    )
+
+
+def _effects_caption(view):
+    left = len(view.value["effects"]) - tables.MOST_EFFECTS
+    return f"All effects.{f' {left} more are in {calibration.NAME_ON_DISK}.' if left > 0 else ''}"
+
+
+_WHY = (
+    "Every candidate at every trained mark: responsive needs an arm that is better with its guardrails ok and one that "
+    "is worse, both detected with one sign on every seed, and an open metric."
+)
+_STANCE = (
+    "A stance needs authentic evidence: where a run of the arm or of the reference did not pass verification there is "
+    "none."
+)
+
+
+def _surface_notes(view, cited):
+    parts = []
+    for one in view.value["surface"]:
+        text = f"{one['metric']}: {one['note']}."
+        if one["missing_interactions"]:
+            pairs = ", ".join(" × ".join(pair) for pair in one["missing_interactions"])
+            text += f" Interactions that can’t be estimated, because no arm moves both knobs: {pairs}."
+        if one["excluded"]:
+            moved = "arms that move a choice, or a knob to level 0 on a log scale"
+            text += f" Not on the surface ({moved}): {tables.names(one['excluded'])}."
+        parts.append(f"<p>{page.escape(text)}</p>")
+        if one["terms"]:
+            caption = (
+                f"{one['metric']}: x is log10(level / baseline), epoch is log2, centred; R² {one['r_squared']:.3f}."
+            )
+            parts.append(page.details(f"Terms of {one['metric']}", cited(tables.terms(one), caption)))
+    return "".join(parts)
+
+
+def _reversals(view, cited):
+    found = view.value["decision"]["rank_reversals"]
+    intro = (
+        f"{found['found']} of {found['compared']} orders of two arms at an earlier mark are reversed at the last mark, "
+        "on every seed both times. This describes; it is not tested."
+    )
+    table = cited(tables.reversals(view), "The largest reversals.") if found["largest"] else ""
+    return f"<p>{intro}</p>{table}"
+
+
+def _cells(view, cited):
+    cells = view.value["cells"]
+    intro = (
+        f"{cells['planned']} planned = {cells['complete']} complete + {cells['failed']} failed + {cells['missing']} "
+        "missing. A cell that did not complete counts with the contract’s value."
+    )
+    body = f"<p>{intro}</p>"
+    if view.arrays.imputed.any():
+        body += cited(tables.failures(view), "Does an arm fail more often? Fisher’s exact test, one-sided, Holm.")
+        body += cited(tables.lost_cells(view), "Each cell that did not complete.")
+    return body
+
+
+def _method(view):
+    plan, test = view.value["analysis"]["plan"], view.value["test"]
+    listed = "all {} sign patterns" if test["method"] == "exact" else "{} random sign patterns from a fixed seed"
+    statistic = test["statistic"].split(", ")[1]
+    return (
+        f"<p>Runs are paired by seed. All {test['family_cells']} cells (arms × trained marks × candidate metrics) are "
+        f"tested jointly by flipping the signs of whole seeds, {listed.format(test['patterns'])}; the statistic is "
+        f"{page.escape(statistic)}, adjusted by step-down max-|T|; α = {plan['alpha']:g}, two-sided. Quality metrics "
+        "are a second family. p is of a cell alone, “p, joint” over its family; intervals are of a cell alone.</p>"
+        "<p><b>detected</b>: joint p ≤ α. <b>equivalent</b>: two one-sided tests place the difference inside ±δ_min. "
+        "<b>inconclusive</b>: neither; this is never “no effect”. <b>underpowered</b>: fewer seeds than the contract "
+        "asks for, or no attainable p reaches α. <b>void</b>: arm and reference both at the floor or the ceiling.</p>"
+        "<p>The budget is the smallest responsive mark. Epoch 0 is measured before the first step and is never a "
+        "candidate. Guardrails are gates, each judged alone at level α. The rules stand in the contract’s analysis "
+        "plan, whose digest was fixed when the campaign was planned, and in the analysis code.</p>"
+    )
