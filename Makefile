@@ -15,7 +15,7 @@ CONTRACT ?= quick-v1
 LEVEL ?= V3
 
 .DEFAULT_GOAL = help
-.PHONY: help setup sweep run verify test test-cuda bench lint
+.PHONY: help setup sweep run verify test test-cuda attacks bench lint
 
 help: ## what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ test: $(VENV)/.dev ## the test suite
 
 test-cuda: $(VENV)/.dev ## the tests that need a CUDA device
 	$(PY) -m pytest -m cuda
+
+attacks: $(VENV)/.dev ## attack the evaluator; prints each attack, what stops it, at which level
+	$(PY) -m tests.attacks
 
 bench: $(VENV)/.dev ## measure speed side by side; writes benchmarks/RESULTS.md
 	$(PY) -m benchmarks

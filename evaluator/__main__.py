@@ -119,7 +119,7 @@ def _held(options, folder):
     Which one is opened proves nothing: its digest is recomputed and compared with the plan's.
     """
     data = options.data or _named_data(folder)
-    return Held(data=data, source=options.source, lock=options.lock, key=options.key)
+    return Held(data=data, source=options.source, lock=options.lock, key=options.key, all_images=options.all_images)
 
 
 def _named_data(folder):
@@ -191,6 +191,7 @@ def _inputs(command):
         "--lock", type=Path, metavar="FILE", help="contract name to digest (configs/contract/LOCK.json)"
     )
     command.add_argument("--key", type=Path, metavar="FILE", help="the public key that signed the manifest")
+    command.add_argument("--all-images", action="store_true", help="V4: replay every image, not the 64 drawn")
     command.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -29,10 +29,11 @@ class Held:
         source: the root of the source tree to compare with; None takes the tree that this package belongs to.
         lock: the file that binds contract names to digests; None takes the shipped one.
         key: the public key (PEM file) that every manifest must be signed with; None asks for no signature.
+        all_images: whether V4 replays every image; otherwise those that the seal draws.
     """
 
-    def __init__(self, *, data=None, source=None, lock=None, key=None):
-        self.data, self.source, self.key = data, source, key
+    def __init__(self, *, data=None, source=None, lock=None, key=None, all_images=False):
+        self.data, self.source, self.key, self.all_images = data, source, key, all_images
         self._lock_file = lock
         self._datasets = {}
 

@@ -38,7 +38,7 @@ class Replay:
 
 def draw(seal, mark, count):
     """The positions of the images to replay: they follow from ``seal``, the bytes that sealed the run, so that nobody
-    could know them before."""
+    could know them before. Whoever seals again and again can choose them; replaying every image stops that."""
     seed = int(sha256_hex(seal + mark.to_bytes(8, "big")), 16)
     return np.sort(np.random.default_rng(seed).permutation(count)[:IMAGES])
 

@@ -218,7 +218,7 @@ def _replayed(evidence, held, verdict):
     drawn = []
     for mark in marks:
         arrays, state = evidence.tensors[run.mark_file(mark)], evidence.tensors[run.state_file(mark)]
-        chosen = replay.draw(evidence.manifest_bytes, mark, len(images))
+        chosen = slice(None) if held.all_images else replay.draw(evidence.manifest_bytes, mark, len(images))
         drawn.append((state, images[chosen], arrays["indices"][chosen], arrays["reconstruction"][chosen]))
     outcome = dict(zip(marks, replay.replay(drawn), strict=True))
     found = [f"mark {mark}: {one.equal:.3%} equal, {one.unexplained} unexplained" for mark, one in outcome.items()]

@@ -130,6 +130,7 @@ class _Writer:
         self.out, self.entries = out, []
         try:
             out.mkdir(parents=True)
+            files.sync_folder(out.parent)
         except FileExistsError:
             raise Rejected("E_FILE_EXISTS", str(out), "a folder that does not exist", "an existing one") from None
         except OSError as error:

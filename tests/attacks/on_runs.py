@@ -9,7 +9,8 @@ import pytest
 from safetensors.numpy import load, save
 from table import call, edit_json, holds, on_run, overwrite, reseal
 
-from evaluator import reproduce
+from evaluator import replay, reproduce
+from evaluator.held import Held
 from evaluator.verify import climb
 from runner.repeat import repeat
 from vqkit.errors import VerificationFailed, raise_all
@@ -448,8 +449,6 @@ def closer(stage):
 @on_run("metrics from the training split", "V4.indices")
 def training_split(stage):
     """Indices of training images through the run's own weights, as an evaluation on the wrong split gives them."""
-    from evaluator import replay
-
     weights = {name: array.astype(np.float64) for name, array in load(stage.evidence(STATE).read_bytes()).items()}
     latents, codes = replay.encode(_originals(stage, "train"), weights), replay.codebook(weights)
     stored = np.zeros(latents.shape[:3], np.uint16)
@@ -472,6 +471,22 @@ def others_indices(stage):
 @on_run("the weights of another mark", "V4.indices")
 def others_weights(stage):
     reseal(stage.run, contents=_replace(STATE, stage.evidence(run.state_file(2)).read_bytes()))
+
+
+@holds("a forged image, sealed again until it is not drawn", "V4.indices, where every image is replayed", "V4")
+def ground_seal(stage):
+    change_mark(stage, LAST, lambda arrays: arrays["indices"].__setitem__(0, (arrays["indices"][0] + 1) % 4))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay, "IMAGES", 4)
+        for number in range(200):
+            seconds = {"wall_seconds": number}
+            reseal(stage.run, manifest=lambda m, seconds=seconds: m["predicate"]["resources"].update(seconds))
+            if 0 not in replay.draw((stage.run / run.MANIFEST).read_bytes(), 2, stage.contract.evaluation_count):
+                break
+        assert climb(stage.run, stage.held, level="V4").level == "V4"
+        held = Held(data=stage.data, lock=stage.lock, all_images=True)
+        verdict = climb(stage.run, held, level="V4")
+    assert "V4.indices" in {check.id for check in verdict.checks if check.status == "failed"}
 
 
 @holds("another training, honest but for its seed, under this plan", "V5.evidence", "V5")

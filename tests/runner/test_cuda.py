@@ -1,12 +1,16 @@
 """What only a CUDA device can show: agreement with the CPU, and equality of runs and of graph and eager steps."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
-from conftest import contract_spec
+from conftest import REPOSITORY, contract_spec
 
 from runner import environment
 from runner.train import CapturedStep, Progress, Trainer, epoch_order, run_epochs
+from vqkit.formats import dataset
 from vqkit.formats.contract import Contract
 from vqkit.nn.nearest import nearest_codes
 
@@ -94,3 +98,14 @@ def test_search_stays_within_bounded_memory_at_a_large_codebook():
     before = torch.cuda.memory_allocated()
     nearest_codes(latents, codes)
     assert torch.cuda.max_memory_allocated() - before <= 64 << 20
+
+
+def test_a_run_by_command_is_complete(images, tmp_path):
+    """Every module that CUDA work loads is covered by a digest: in a command, one that is not ends the run invalid."""
+    labels = {split: np.zeros(len(block), np.uint8) for split, block in images.items()}
+    dataset.write(tmp_path / "noise", dataset.Dataset(id="noise", source="random", images=images, labels=labels))
+    options = ["intervention=configs/intervention/reference.json", "seed=101", "device=cuda", "marks=[0,2]"]
+    options += [f"data={tmp_path / 'noise'}", f"out={tmp_path / 'run'}"]
+    command = [sys.executable, "-m", "runner", "run", *options]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
