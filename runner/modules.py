@@ -118,17 +118,17 @@ def _located_modules():
             yield name, os.path.abspath(spec.origin)
 
 
+@functools.cache
+def _standard_folders():
+    return [os.path.join(os.path.realpath(sysconfig.get_path(key)), "") for key in ("stdlib", "platstdlib")]
+
+
+@functools.cache
 def _is_standard(path):
     """Whether a file belongs to the standard library; site-packages may lie inside its folder and does not."""
-    for key in ("stdlib", "platstdlib"):
-        folder = os.path.join(os.path.realpath(sysconfig.get_path(key)), "")
-        inside = os.path.realpath(path).removeprefix(folder)
-        if os.path.realpath(path).startswith(folder) and inside.split(os.sep)[0] not in (
-            "site-packages",
-            "dist-packages",
-        ):
-            return True
-    return False
+    real = os.path.realpath(path)
+    inside = [real.removeprefix(folder) for folder in _standard_folders() if real.startswith(folder)]
+    return any(name.split(os.sep)[0] not in ("site-packages", "dist-packages") for name in inside)
 
 
 @functools.cache

@@ -151,7 +151,7 @@ class Trainer:
         )
         gradients = torch.autograd.grad(loss, self.trainable)
         for tensor, gradient in zip(self.trainable, gradients, strict=True):
-            tensor.grad = gradient
+            tensor.grad = laid_out_as(tensor, gradient)
         self._warm_up()
         self.optimizer.step()
         if self.knobs["dead_code_restart"]:
@@ -282,6 +282,11 @@ def run_epochs(trainer, marks, progress, *, on_mark, on_epoch, stop):
         if epoch in marks:
             on_mark(epoch, trainer.measure(), trainer.state())
             progress.marks.append(epoch)
+
+
+def laid_out_as(tensor, gradient):
+    """``gradient`` with the strides of ``tensor``: the fused optimizer walks both in memory order, unchecked."""
+    return gradient if gradient.stride() == tensor.stride() else torch.empty_like(tensor).copy_(gradient)
 
 
 def epoch_order(seed, epoch, contract):

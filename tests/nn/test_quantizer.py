@@ -271,7 +271,8 @@ def test_arms_of_one_seed_share_encoder_and_decoder():
 def test_convolutions_start_as_torch_starts_them():
     model = Autoencoder(codes=8, latent_dim=32, hidden=64, knobs=BASELINE, seed=0)
     for layer in (model.encoder.down2, model.decoder.up1, model.decoder.up2, model.encoder.out):
-        theirs = type(layer)(layer.in_channels, layer.out_channels, layer.kernel_size)
+        kind = nn.ConvTranspose2d if isinstance(layer, nn.ConvTranspose2d) else nn.Conv2d
+        theirs = kind(layer.in_channels, layer.out_channels, layer.kernel_size)
         bound = theirs.weight.abs().max().item()  # of thousands of uniform draws, so nearly the bound itself
         assert layer.weight.abs().max().item() == pytest.approx(bound, rel=0.02)
         assert layer.bias.abs().max().item() <= bound * 1.02

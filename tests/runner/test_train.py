@@ -10,7 +10,7 @@ from conftest import contract_spec
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from runner import environment
-from runner.train import Ended, Progress, Trainer, epoch_order, run_epochs, scale, to_uint8
+from runner.train import Ended, Progress, Trainer, epoch_order, laid_out_as, run_epochs, scale, to_uint8
 from vqkit.formats import dataset
 from vqkit.formats.contract import Contract
 from vqkit.formats.run import STEP_COLUMNS, state_layout
@@ -89,6 +89,18 @@ def test_the_step_is_the_plain_loop_written_out(make, images):
     _, progress, ended = train(trainer)
     assert ended is None
     np.testing.assert_allclose(progress.columns()["loss"], expected, rtol=2e-4)
+
+
+def test_gradients_lie_as_their_tensors_do(make):
+    """Fused Adam pairs numbers by their place in memory: a gradient of other strides would be applied scrambled."""
+    trainer = make(trainability="both")
+    trainer.step()
+    assert all(p.grad.stride() == p.stride() for p in trainer.trainable)
+    tensor = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    gradient = torch.randn(2, 3, 4, 4)
+    laid = laid_out_as(tensor, gradient)
+    assert laid.stride() == tensor.stride()
+    assert torch.equal(laid, gradient)
 
 
 def test_log_rows_add_up(make):

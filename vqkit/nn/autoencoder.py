@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vqkit.nn.quantizer import BASIS_INIT, COEFFICIENT_INIT, Quantized, Quantizer
+from vqkit.nn.upsample import Upsample
 
 
 class Encoder(nn.Module):
@@ -30,8 +31,8 @@ class Decoder(nn.Module):
     def __init__(self, hidden, latent_dim):
         super().__init__()
         self.inp = nn.Conv2d(latent_dim, hidden, 3, padding=1)
-        self.up1 = nn.ConvTranspose2d(hidden, hidden, 4, stride=2, padding=1)
-        self.up2 = nn.ConvTranspose2d(hidden, 3, 4, stride=2, padding=1)
+        self.up1 = Upsample(hidden, hidden)
+        self.up2 = Upsample(hidden, 3)
 
     def forward(self, codes_NCHW):
         return self.up2(F.relu(self.up1(F.relu(self.inp(codes_NCHW)))))
