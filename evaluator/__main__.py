@@ -22,15 +22,6 @@ from vqkit.errors import (
 from vqkit.formats import campaign, canonical, dataset, digests, files, run
 from vqkit.formats.schema import DIGEST
 
-# Terminal state → the code that says why a run did not get as far as a verification was asked to go.
-_STATE_CODES = {
-    "nonfinite": "E_RUN_NONFINITE",
-    "invalid": "E_RUN_INVALID",
-    "cancelled": "E_RUN_CANCELLED",
-    "budget_exceeded": "E_RUN_BUDGET",
-    "error": "E_RUN_ERROR",
-}
-
 
 def main(argv):
     options = _parser().parse_args(argv)
@@ -57,7 +48,7 @@ def _conclude(options, verdict, level):
     print(json.dumps(verdict.to_json()) if options.json else verdict.table())
     raise_all(VerificationFailed, verdict.failures())
     if not verdict.reached and verdict.state != "complete":
-        code = _STATE_CODES[verdict.state]
+        code = run.STATE_CODES[verdict.state]
         raise RunFailed(code, verdict.name, f"a complete run for {level}", f"{verdict.state}, {verdict.level}")
     raise_all(Incomplete, verdict.gaps(level))
 

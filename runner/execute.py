@@ -18,14 +18,6 @@ from vqkit.errors import InternalError, Rejected, RunFailed, raise_all
 from vqkit.formats import canonical, digests, files, run, schema, source, tensors
 from vqkit.formats.run import EVIDENCE, MANIFEST, PLAN, REVEAL, STEPS, TERMINAL
 
-CODES = {
-    "nonfinite": "E_RUN_NONFINITE",
-    "invalid": "E_RUN_INVALID",
-    "cancelled": "E_RUN_CANCELLED",
-    "budget_exceeded": "E_RUN_BUDGET",
-    "error": "E_RUN_ERROR",
-}
-
 
 def execute(request, progress=None):
     """Run a ``Request`` and seal it.
@@ -86,7 +78,7 @@ def require_complete(terminal):
     if terminal["state"] != "complete":
         expected = f"{terminal['steps_planned']} steps"
         found = f"{terminal['state']}: {terminal['reason']}"
-        raise RunFailed(CODES[terminal["state"]], f"step {terminal['steps']}", expected, found)
+        raise RunFailed(run.STATE_CODES[terminal["state"]], f"step {terminal['steps']}", expected, found)
 
 
 def _require_covered(plan):

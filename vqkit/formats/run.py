@@ -26,7 +26,14 @@ STEPS, TERMINAL = "steps.safetensors", "terminal.json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:vqkit:manifest:1"
 
-STATES = ("complete", "nonfinite", "invalid", "cancelled", "budget_exceeded", "error")
+STATE_CODES = {  # how a run ends that does not complete → the code that says so
+    "nonfinite": "E_RUN_NONFINITE",
+    "invalid": "E_RUN_INVALID",
+    "cancelled": "E_RUN_CANCELLED",
+    "budget_exceeded": "E_RUN_BUDGET",
+    "error": "E_RUN_ERROR",
+}
+STATES = ("complete", *STATE_CODES)
 STEP_COLUMNS = (
     "loss",
     "reconstruction_loss",
