@@ -1,175 +1,211 @@
-"""Another verifier, V0 to V4, after docs/FORMATS.md: standard library and numpy, nothing of vqkit.
+"""Another verifier of one run, V0 to V4, from docs/FORMATS.md alone: V0 to V3 by somebody who read nothing else.
 
-python tests/independent_verifier.py RUN DATA LOCK.json SOURCE_ROOT
+It shares no code with vqkit: the standard library and numpy only. That it agrees with the evaluator shows that the
+document says enough; where the two differ, one of them or the document is wrong.
+
+python tests/independent_verifier.py RUN --data DATA --source ROOT --lock LOCK.json
 """
 
-import hashlib
+import argparse
 import json
 import math
 import os
 import re
 import stat
 import sys
-from pathlib import Path
 
 import numpy as np
+from independent_formats import (
+    CARD,
+    DIGEST,
+    MANIFEST,
+    MIB,
+    NAME,
+    PLAN,
+    SIX,
+    Bad,
+    canonical,
+    digest,
+    entry,
+    files_digest,
+    fits,
+    need,
+    parse,
+    sha,
+)
 
-KINDS = ("source", "intervention", "proposal", "dataset", "environment", "contract")
-TYPES = {"F32": "<f4", "U8": "|u1", "U16": "<u2", "U32": "<u4"}
-COLUMNS = "loss reconstruction_loss codebook_loss commitment_loss latent_power encoder_gradient_norm "
-COLUMNS += "decoder_gradient_norm coefficients_gradient_norm basis_gradient_norm"
-PLAN_KEYS = "schema run_id phase contract dataset seed marks device threads environment source digests"
-TERMINAL_KEYS = "schema state reason marks steps steps_planned steps_applied steps_skipped"
-PREDICATE_KEYS = "schema run_id plan digests evidence terminal resources"
-RESOURCE_KEYS = "started ended wall_seconds training_seconds images_per_second peak_memory_bytes"
-STATES = ("complete", "nonfinite", "invalid", "cancelled", "budget_exceeded", "error")
-
-
-def require(condition, why="refused"):
-    if not condition:
-        raise ValueError(why)
-
-
-def number(x):
-    """A number as ECMAScript writes it."""
-    if isinstance(x, int) or (x == int(x) and abs(x) < 1e21):
-        return str(int(x))
-    mantissa, _, exponent = f"{x!r}e0".partition("e")[0], None, f"{x!r}e0".split("e")[1]
-    sign, mantissa = ("-", mantissa[1:]) if mantissa[0] == "-" else ("", mantissa)
-    whole, _, fraction = mantissa.partition(".")
-    fraction = "" if fraction == "0" else fraction
-    digits = (whole + fraction).lstrip("0")
-    point = len(whole) + int(exponent) - (len(whole + fraction) - len(digits))  # digits before the decimal point
-    digits = digits.rstrip("0")
-    if -6 < point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    if 0 < point <= 21:
-        return sign + (f"{digits[:point]}.{digits[point:]}" if point < len(digits) else digits.ljust(point, "0"))
-    tail = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{sign}{digits[0]}{tail}e{'+' if point > 0 else '-'}{abs(point - 1)}"
+LEVELS = {
+    "V0": ("folder", "plan", "manifest"),
+    "V1": ("files", "content", "sizes", "evidence_digest", "terminal", "marks", "layout"),
+    "V2": ("contract", "source", "dataset", "environment", "plan", "seed"),
+    "V3": ("indices", "steps", "finite", "metrics"),
+    "V4": ("indices", "reconstruction"),
+}
 
 
-def canonical(v):
-    if isinstance(v, dict):
-        return "{" + ",".join(f"{canonical(k)}:{canonical(v[k])}" for k in sorted(v)) + "}"
-    if isinstance(v, list):
-        return "[" + ",".join(map(canonical, v)) + "]"
-    return number(v) if type(v) in (int, float) else json.dumps(v, ensure_ascii=False)
+class Incomplete(Exception):
+    """There is no run, or no manifest: no verdict."""
 
 
-def read_json(data):
-    """Strict and canonical; what canonical bytes exclude by themselves needs no rule of its own."""
-    require(len(data) <= 4 << 20)
-    value = json.loads(data.decode("utf-8"), parse_constant=lambda _: require(False))
-    require(canonical(value).encode() == data, "not canonical")
-    return value
+# Files and tensors
 
 
-def keys(value, names):
-    require(isinstance(value, dict) and set(value) == set(names.split()), "other keys")
+def read(path, limit=4 * MIB):
+    """The bytes of a regular file, no link followed."""
+    with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+        status = os.fstat(file.fileno())
+        need(stat.S_ISREG(status.st_mode) and status.st_size <= limit, "not regular or too large")
+        data = file.read(limit + 1)
+    need(len(data) <= limit, "too large")
+    return data
 
 
-def digest(kind, *parts):
-    framed = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
-    return "sha256:" + hashlib.sha256(f"vqkit.{kind}/1\n".encode() + framed).hexdigest()
+def is_folder(path):
+    return os.path.isdir(path) and not os.path.islink(path)
 
 
-def of_json(kind, value, *before):
-    return digest(kind, *before, canonical(value).encode())
+TYPES = {"F32": "<f4", "U32": "<u4", "U16": "<u2", "U8": "|u1"}
+LOSSES = ("loss", "reconstruction_loss", "codebook_loss", "commitment_loss", "latent_power")
+NORMS = tuple(f"{part}_gradient_norm" for part in ("encoder", "decoder", "coefficients", "basis"))
 
 
-def of_files(kind, entries):
-    return of_json(kind, [{"name": n, "size": s, "sha256": h} for n, s, h in sorted(entries)])
+def width(kind):
+    return np.dtype(TYPES[kind]).itemsize
 
 
-def sha(data):
-    return hashlib.sha256(data).hexdigest()
-
-
-def read_file(path, limit=1 << 30):
-    state = os.lstat(path)
-    require(stat.S_ISREG(state.st_mode) and state.st_size <= limit, "no regular file of that size")
-    return Path(path).read_bytes()
-
-
-def is_digest(text):
-    return isinstance(text, str) and re.fullmatch("sha256:[0-9a-f]{64}", text) is not None
-
-
-def layout(name, c, steps):
-    n, k, d, h = c["data"]["evaluation"]["count"], c["model"]["codes"], c["model"]["latent_dim"], c["model"]["hidden"]
+def tensors(name, c, steps):
+    """Tensor name → (type, shape) of an evidence file."""
+    n, model = c["data"]["evaluation"]["count"], c["model"]
+    k, d, h = model["codes"], model["latent_dim"], model["hidden"]
     if name.startswith("mark"):
-        return {"indices": ("U16" if k <= 65536 else "U32", [n, 8, 8]), "reconstruction": ("U8", [n, 32, 32, 3])}
+        indices = ("U16" if k <= 65536 else "U32", [n, 8, 8])
+        return {"indices": indices, "reconstruction": ("U8", [n, 32, 32, 3])}
     if name.startswith("steps"):
-        return {column: ("F32", [steps]) for column in COLUMNS.split()}
-    convs = {"encoder.down1": (h, [h, 3, 4, 4]), "encoder.down2": (h, [h, h, 4, 4]), "encoder.out": (d, [d, h, 3, 3])}
-    convs |= {"decoder.inp": (h, [h, d, 3, 3]), "decoder.up1": (h, [h, h, 4, 4]), "decoder.up2": (3, [h, 3, 4, 4])}
-    convs["quantizer.projection"] = (d, [d, d])
-    shapes = {f"{part}.bias": [out] for part, (out, _) in convs.items()}
-    shapes |= {f"{part}.weight": shape for part, (_, shape) in convs.items()}
-    return {name: ("F32", shape) for name, shape in (shapes | {"quantizer.coefficients": [k, d]}).items()}
+        return dict.fromkeys(LOSSES + NORMS, ("F32", [steps]))
+    weights = {
+        "encoder.down1": ([h, 3, 4, 4], h),
+        "encoder.down2": ([h, h, 4, 4], h),
+        "encoder.out": ([d, h, 3, 3], d),
+        "quantizer.projection": ([d, d], d),
+        "decoder.inp": ([h, d, 3, 3], h),
+        "decoder.up1": ([h, h, 4, 4], h),
+        "decoder.up2": ([h, 3, 4, 4], 3),
+    }
+    shapes = {"quantizer.coefficients": ("F32", [k, d])}
+    for part, (shape, out) in weights.items():
+        shapes |= {f"{part}.weight": ("F32", shape), f"{part}.bias": ("F32", [out])}
+    return shapes
 
 
-def spelled(wanted):
-    """The header bytes of a tensor file, and name → (type, shape, from, to)."""
-    at, places = 0, {}
-    for name in sorted(wanted, key=lambda name: (-np.dtype(TYPES[wanted[name][0]]).itemsize, name)):
+def layout(wanted):
+    """Header bytes, total size and name → (type, shape, offset) of the one spelling of a set of tensors."""
+    header, places, at = {}, {}, 0
+    for name in sorted(wanted, key=lambda name: (-width(wanted[name][0]), name)):
         kind, shape = wanted[name]
-        size = np.dtype(TYPES[kind]).itemsize * math.prod(shape)
-        places[name] = (kind, shape, at, at + size)
-        at += size
-    header = {n: {"dtype": k, "shape": s, "data_offsets": [a, b]} for n, (k, s, a, b) in places.items()}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text, places, at
+        end = at + math.prod(shape) * width(kind)
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, end]}
+        places[name] = (kind, shape, at)
+        at = end
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    need(len(head) <= 65536, "header")
+    head = len(head).to_bytes(8, "little") + head
+    return head, len(head) + at, places
 
 
-def tensors(data, wanted):
-    head, places, size = spelled(wanted)
-    require(data[: len(head)] == head and len(data) == len(head) + size, "another spelling")
-    body = data[len(head) :]
-    return {n: np.frombuffer(body[a:b], TYPES[k]).reshape(s) for n, (k, s, a, b) in places.items()}
+def load(data, wanted):
+    head, size, places = layout(wanted)
+    need(len(data) == size and data.startswith(head), "layout")
+    arrays = {}
+    for name, (kind, shape, at) in places.items():
+        arrays[name] = np.frombuffer(data, TYPES[kind], math.prod(shape), len(head) + at).reshape(shape)
+    return arrays
 
 
-def dataset(folder, counts):
-    """(id, digest, evaluation images) of the selection."""
-    card = read_json(read_file(folder / "dataset.json"))
-    wanted = {}
-    for split in ("train", "evaluation"):
-        wanted |= {f"{split}_images": ("U8", [card[split], 32, 32, 3]), f"{split}_labels": ("U8", [card[split]])}
-    held, selected = tensors(read_file(folder / "images.safetensors"), wanted), {}
-    for split, count in counts.items():
-        require(count <= card[split], "too few images")
-        parts = {part: sha(held[f"{split}_{part}"][:count].tobytes()) for part in ("images", "labels")}
-        selected[split] = {"count": count, "rule": "first", **parts}
-    return card["id"], of_json("dataset", selected), held["evaluation_images"][: counts["evaluation"]]
+def most_bytes(wanted):
+    return 8 + 65536 + sum(math.prod(shape) * width(kind) for kind, shape in wanted.values())
 
 
-def listing(root):
-    names = [path.relative_to(root).as_posix() for top in ("runner", "vqkit") for path in (root / top).rglob("*.py")]
-    kept = [name for name in names if not name.startswith(("runner/sweep/", "vqkit/analysis/"))]
-    return [(name, len(data), sha(data)) for name in kept for data in [(root / name).read_bytes()]]
+# What the verifier holds
 
 
-def metrics(indices, images, others, k):
-    counts = np.bincount(indices.reshape(-1), minlength=k)
+class Dataset:
+    def __init__(self, folder, counts):
+        card = parse(read(os.path.join(folder, "dataset.json"), 65536))
+        need(fits(card, CARD), "card")
+        wanted = {}
+        for split in counts:
+            wanted[f"{split}_images"] = ("U8", [card[split], 32, 32, 3])
+            wanted[f"{split}_labels"] = ("U8", [card[split]])
+        held = load(read(os.path.join(folder, "images.safetensors"), 16384 * MIB), wanted)
+        self.id, self.enough = card["id"], all(count <= card[split] for split, count in counts.items())
+        selected = {}
+        for split, count in counts.items():
+            parts = {part: sha(held[f"{split}_{part}"][:count].tobytes()) for part in ("images", "labels")}
+            selected[split] = {"count": count, "rule": "first", **parts}
+        self.digest = digest("dataset", canonical(selected))
+        self.images = held["evaluation_images"][: counts["evaluation"]]
+
+
+def tree(root):
+    """The source files below ``root``; a link is refused."""
+    found = []
+    for top in ("runner", "vqkit"):
+        need(is_folder(os.path.join(root, top)), "a missing package")
+        for here, folders, names in os.walk(os.path.join(root, top)):
+            inside = os.path.relpath(here, root).replace(os.sep, "/")
+            need(not any(os.path.islink(os.path.join(here, name)) for name in folders + names), "a link")
+            folders[:] = [name for name in folders if f"{inside}/{name}" not in ("runner/sweep", "vqkit/analysis")]
+            need(not any(name.endswith(".py") for name in folders), "no regular file")
+            found += [
+                entry(f"{inside}/{n}", read(os.path.join(here, n), 1024 * MIB)) for n in names if n.endswith(".py")
+            ]
+    return found
+
+
+# Metrics and replay
+
+
+def measure(mark, indices, shown, images, c):
+    """The metrics of one mark, as a score has them."""
+    k = c["model"]["codes"]
+    counts = np.bincount(indices.reshape(-1).astype(np.int64), minlength=k)
     p = counts[counts > 0] / counts.sum()
-    perplexity = math.exp(-(p * np.log(p)).sum())
-    x, y = images.astype(np.float64), others.astype(np.float64)
-    errors = ((x - y) ** 2).reshape(len(x), -1).sum(1)
-    g = np.exp(-0.5 * (np.arange(-5, 6) / 1.5) ** 2)
-    g /= g.sum()
+    perplexity = float(np.exp(-np.sum(p * np.log(p))))
+    errors = np.array([np.sum((x.astype(np.int64) - y) ** 2) for x, y in zip(images, shown, strict=True)])
+    window = np.exp(-(np.arange(-5, 6) ** 2) / 4.5)
+    window /= window.sum()
+    rows = np.zeros((22, 32))
+    for i in range(22):
+        rows[i, i : i + 11] = window
 
-    def smooth(a):
-        rows = sum(g[i] * a[:, i : i + 22] for i in range(11))
-        return sum(g[i] * rows[:, :, i : i + 22] for i in range(11))
+    def smooth(planes):
+        return rows @ planes @ rows.T
 
-    mx, my, c1, c2 = smooth(x), smooth(y), (0.01 * 255) ** 2, (0.03 * 255) ** 2
-    vx, vy, vxy = smooth(x * x) - mx * mx, smooth(y * y) - my * my, smooth(x * y) - mx * my
-    ssim = (2 * mx * my + c1) * (2 * vxy + c2) / ((mx**2 + my**2 + c1) * (vx + vy + c2))
-    psnr = np.mean(10 * np.log10(255**2 * 3072 / np.maximum(errors, 1)))
-    values = {"perplexity": perplexity, "normalized_perplexity": perplexity / k, "utilization": len(p) / k}
-    return values | {"mse": errors.sum() / x.size / 255**2, "psnr": psnr, "ssim": ssim.mean()}
+    similar, c1, c2 = [], 2.55**2, 7.65**2
+    for image, other in zip(images, shown, strict=True):
+        x, y = (picture.transpose(2, 0, 1).astype(np.float64) for picture in (image, other))
+        mx, my = smooth(x), smooth(y)
+        vx, vy, vxy = smooth(x * x) - mx**2, smooth(y * y) - my**2, smooth(x * y) - mx * my
+        similar.append(np.mean((2 * mx * my + c1) * (2 * vxy + c2) / ((mx**2 + my**2 + c1) * (vx + vy + c2))))
+    score = {
+        "mark": mark,
+        "tokens": int(counts.sum()),
+        "counts": counts.tolist(),
+        "perplexity": perplexity,
+        "normalized_perplexity": perplexity / k,
+        "utilization": len(p) / k,
+        "mse": float(errors.sum() / (255**2 * images.size)),
+        "psnr": float(np.mean(10 * np.log10(255**2 * 3072 / np.maximum(errors, 1)))),
+        "ssim": round(float(np.mean(similar)), 12),
+        "flags": ["fewer_tokens_than_codes"] if counts.sum() < k else [],
+        "guardrails": {},
+    }
+    for rail in c["analysis"]["guardrails"]:
+        value, limit = score[rail["metric"]], rail["limit"]
+        broken = value > limit if rail["metric"] == "mse" else value < limit
+        score["guardrails"][rail["metric"]] = {"limit": limit, "status": "broken" if broken else "ok"}
+    return score
 
 
 def conv(x, w, b, stride):
@@ -202,152 +238,232 @@ def replayed(state, images, stored, shown, way):
     elif way == "layer_norm":
         z = (z - z.mean(-1, keepdims=True)) / np.sqrt(z.var(-1, keepdims=True) + 1e-5)
     d = ((z[..., None, :] - q) ** 2).sum(-1)
-    nearest = d.argmin(-1)
     gap = np.take_along_axis(d, stored[..., None].astype(int), -1)[..., 0] - d.min(-1)
     gap /= (z**2).sum(-1) + (q[stored] ** 2).sum(-1) + 1e-300
-    differs = nearest != stored
+    differs = d.argmin(-1) != stored
     y = np.maximum(layer(conv, q[stored].transpose(0, 3, 1, 2), "decoder.inp", 1), 0)
     y = layer(transposed, np.maximum(layer(transposed, y, "decoder.up1"), 0), "decoder.up2")
     pixels = np.clip(np.rint((y + 1) * 127.5), 0, 255).transpose(0, 2, 3, 1)
     return differs.mean() <= 0.001 and not (gap[differs] > 1e-5).any(), np.abs(pixels - shown).max() <= 1
 
 
-def verify(folder, data, lock, root):
-    """(check → True, False or None for not run, mark → metrics)."""
-    checks, marks = {}, {}
-    checks["V0.folder"] = stat.S_ISDIR(os.lstat(folder).st_mode)
-    if not checks["V0.folder"]:
-        return checks, marks
-    plan = manifest = None
-    try:
-        raw = read_file(folder / "plan.json")
-        plan = read_json(raw)
-        keys(plan, PLAN_KEYS)
-        keys(plan["digests"], " ".join(KINDS))
-        keys(plan["contract"], "schema name data model training marks seeds knobs analysis")
-        require(all(map(is_digest, plan["digests"].values())) and plan["schema"] == "vqkit.plan/1")
-        checks["V0.plan"] = True
-    except (ValueError, OSError, TypeError, KeyError, AttributeError):
-        checks["V0.plan"] = False
-    try:
-        sealed = read_file(folder / "manifest.json")
-        manifest = read_json(sealed)
-        keys(manifest, "_type subject predicateType predicate")
-        p = manifest["predicate"]
-        keys(p, PREDICATE_KEYS)
-        keys(p["terminal"], TERMINAL_KEYS)
-        keys(p["resources"], RESOURCE_KEYS)
-        keys(p["digests"], "evidence " + " ".join(KINDS))
-        for subject in manifest["subject"]:
-            keys(subject, "name digest")
-            keys(subject["digest"], "sha256")
-        names = [subject["name"] for subject in manifest["subject"]]
-        known = r"steps\.safetensors|terminal\.json|(mark|state)-[0-9]{4}\.safetensors"
-        require(len(set(names)) == len(names) and all(re.fullmatch(known, name) for name in names))
-        require(sorted(names) == sorted(entry["name"] for entry in p["evidence"]) and p["terminal"]["state"] in STATES)
-        checks["V0.manifest"] = True
-    except (ValueError, OSError, TypeError, KeyError, AttributeError):
-        checks["V0.manifest"] = False
-    if not all(checks.values()):
-        return checks, marks
-    c, terminal = plan["contract"], p["terminal"]
-    per_epoch = c["data"]["train"]["count"] // c["training"]["batch_size"]
-    planned = max(plan["marks"], default=0) * per_epoch
-    wanted = {name: layout(name, c, min(terminal["steps"], planned)) for name in names if name != "terminal.json"}
+# The ladder
 
-    # V1
-    there = {entry.name for entry in os.scandir(folder)}
-    there -= {
-        n for n in there if re.fullmatch(r"\.manifest\.json\.\d+\.tmp", n) and (folder / n).read_bytes() == sealed
-    }
-    fine = there <= {"plan.json", "manifest.json", "manifest.dsse.json", "evidence", "sealed"}
-    fine = fine and ("sealed" not in there or stat.S_ISDIR(os.lstat(folder / "sealed").st_mode))
-    is_folder = "evidence" in there and stat.S_ISDIR(os.lstat(folder / "evidence").st_mode)
-    checks["V1.files"] = fine and is_folder and set(os.listdir(folder / "evidence")) == set(names)
-    contents = {}
-    for subject in manifest["subject"] if is_folder else ():
-        name = subject["name"]
+
+class Run:
+    """One run: ``checks`` maps each check that was made to whether it passed, ``marks`` are the metrics."""
+
+    def __init__(self, folder, data, source, lock):
+        self.folder, self.data, self.source, self.lock = folder, data, source, lock
+        self.checks, self.marks, self.evidence, self.arrays = {}, [], {}, {}
+
+    def check(self, name, test):
+        """Make a check; whatever a file of the run holds, the answer is yes or no."""
         try:
-            limit = 1 << 16 if name == "terminal.json" else 8 + (1 << 16) + spelled(wanted[name])[2]
-            contents[name] = read_file(folder / "evidence" / name, min(limit, 1 << 30))
-            checks[f"V1.content.{name}"] = sha(contents[name]) == subject["digest"]["sha256"]
-        except (ValueError, OSError):
-            checks[f"V1.content.{name}"] = False
-    sizes = {entry["name"]: entry["size"] for entry in p["evidence"]}
-    checks["V1.sizes"] = all(len(content) == sizes[name] for name, content in contents.items())
-    found = of_files("evidence", [(name, len(content), sha(content)) for name, content in contents.items()])
-    checks["V1.evidence_digest"] = found == p["digests"]["evidence"]
-    checks["V1.terminal"] = contents.get("terminal.json") == canonical(terminal).encode()
-    complete, measured = terminal["state"] == "complete", terminal["marks"]
-    expected = {f"{kind}-{mark:04d}.safetensors" for mark in measured for kind in ("mark", "state")}
-    first = plan["marks"] if complete else plan["marks"][: len(measured)]
-    checks["V1.marks"] = measured == first and set(names) == expected | {"steps.safetensors", "terminal.json"}
-    arrays = {}
-    for name in contents.keys() & wanted.keys():
-        try:
-            arrays[name] = tensors(contents[name], wanted[name])
-        except ValueError:
-            checks["V1.layout"] = False
-    checks.setdefault("V1.layout", True)
+            self.checks[name] = bool(test())
+        except (Bad, OSError):
+            self.checks[name] = False
 
-    # V2
-    checks["V2.contract"] = lock.get(c["name"]) == of_json("contract", c)
-    entries = [(entry["name"], entry["size"], entry["sha256"]) for entry in plan["source"]]
-    own = of_files("source", listing(root))
-    checks["V2.source"] = of_files("source", entries) == own == plan["digests"]["source"]
-    images = None
-    if checks["V2.contract"]:
-        counts = {split: c["data"][split]["count"] for split in ("train", "evaluation")}
-        name, found, images = dataset(data, counts)
-        allowed = c["data"]["datasets"] == "any" or name in c["data"]["datasets"]
-        checks["V2.dataset"] = allowed and {"id": name, "digest": found} == plan["dataset"]
-    checks["V2.environment"] = of_json("environment", plan["environment"]) == plan["digests"]["environment"]
-    agree = p["plan"] == digest("plan", raw) and p["run_id"] == plan["run_id"]
-    agree = agree and all(p["digests"][kind] == plan["digests"][kind] for kind in KINDS)
-    agree = agree and plan["digests"]["contract"] == of_json("contract", c)
-    agree = agree and plan["dataset"]["digest"] == plan["digests"]["dataset"]
-    of_contract = [mark for mark in c["marks"] if mark in plan["marks"]]
-    checks["V2.plan"] = agree and plan["marks"] == of_contract != []
-    phase = "development" if plan["phase"] == "development" else "evaluation"
-    checks["V2.seed"] = plan["seed"] in c["seeds"][phase]
+    def failed(self, *levels):
+        return any(not passed for name, passed in self.checks.items() if name[:2] in levels)
 
-    # V3
-    if not all(passed for check, passed in checks.items() if check < "V2"):
-        return checks, marks
-    k = c["model"]["codes"]
-    pictures = {mark: arrays[f"mark-{mark:04d}.safetensors"] for mark in measured}
-    checks["V3.indices"] = all((one["indices"] < k).all() for one in pictures.values())
-    steps, applied, skipped = (terminal[name] for name in ("steps", "steps_applied", "steps_skipped"))
-    counted = terminal["steps_planned"] == planned and applied + skipped <= steps <= planned
-    counted = counted and all(mark * per_epoch <= steps for mark in measured)
-    checks["V3.steps"] = counted and (not complete or applied == planned)
-    if not complete:
-        return checks, marks
-    floats = [array for one in arrays.values() for array in one.values() if array.dtype == "<f4"]
-    checks["V3.finite"] = all(np.isfinite(array).all() for array in floats)
-    if not all(passed for check, passed in checks.items() if "V2" < check < "V3") or not checks["V3.indices"]:
-        return checks, marks
-    marks = {m: metrics(one["indices"], images, one["reconstruction"], k) for m, one in pictures.items()}
-    checks["V3.metrics"] = True
+    @property
+    def level(self):
+        """The level reached: what was not made counts as what failed."""
+        reached = "none"
+        for level, names in LEVELS.items():
+            made = {".".join(name.split(".")[:2]) for name in self.checks}
+            if self.failed(level) or not {f"{level}.{name}" for name in names} <= made:
+                break
+            reached = level
+        return reached
 
-    # V4
-    if not all(checks.values()):
-        return checks, marks
-    outcomes = []
-    for way in ("none", "l2", "layer_norm"):
-        pairs = []
-        for mark, one in pictures.items():
-            seed = int(sha(sealed + mark.to_bytes(8, "big")), 16)
-            drawn = np.sort(np.random.default_rng(seed).permutation(len(images))[:64])
-            state = arrays[f"state-{mark:04d}.safetensors"]
-            pairs.append(replayed(state, images[drawn], one["indices"][drawn], one["reconstruction"][drawn], way))
-        outcomes.append((all(pair[0] for pair in pairs), all(pair[1] for pair in pairs)))
-    checks["V4.indices"], checks["V4.reconstruction"] = max(outcomes, key=sum)
-    return checks, marks
+    def at(self, *parts):
+        return os.path.join(self.folder, *parts)
+
+    def climb(self):
+        self.well_formed()
+        if self.failed("V0"):
+            return
+        c = self.contract = self.plan["contract"]
+        self.sealed, self.terminal = self.manifest["predicate"], self.manifest["predicate"]["terminal"]
+        self.per_epoch = c["data"]["train"]["count"] // c["training"]["batch_size"]
+        self.planned = max(self.plan["marks"], default=0) * self.per_epoch
+        self.complete = self.terminal["state"] == "complete"
+        self.intact()
+        self.bound()
+        if not self.failed("V1"):
+            self.recomputed()
+        if self.marks and not self.failed("V1", "V2", "V3"):
+            self.replay()
+
+    def well_formed(self):
+        if not os.path.lexists(self.folder):
+            raise Incomplete
+        if is_folder(self.folder) and not os.path.lexists(self.at("manifest.json")):
+            raise Incomplete
+        self.check("V0.folder", lambda: is_folder(self.folder))
+        if self.failed("V0"):
+            return
+
+        def plan():
+            self.plan_bytes = read(self.at("plan.json"))
+            self.plan = parse(self.plan_bytes)
+            return fits(self.plan, PLAN)
+
+        def manifest():
+            self.manifest_bytes = read(self.at("manifest.json"))
+            m = self.manifest = parse(self.manifest_bytes)
+            need(fits(m, MANIFEST))
+            names, again = ([file["name"] for file in part] for part in (m["subject"], m["predicate"]["evidence"]))
+            return len(set(names)) == len(names) == len(again) <= 4096 and set(names) == set(again)
+
+        self.check("V0.plan", plan)
+        self.check("V0.manifest", manifest)
+
+    def intact(self):
+        hashes = {subject["name"]: subject["digest"]["sha256"] for subject in self.manifest["subject"]}
+        there = is_folder(self.at("evidence"))
+        terminal, evidence = self.terminal, self.evidence
+
+        def files():
+            for name in os.listdir(self.folder):
+                if re.fullmatch(r"\.manifest\.json\.[0-9]+\.tmp", name):
+                    need(read(self.at(name)) == self.manifest_bytes)
+                elif name == "sealed":
+                    need(is_folder(self.at(name)))
+                else:
+                    need(name in ("plan.json", "manifest.json", "manifest.dsse.json", "evidence"))
+            return there and set(os.listdir(self.at("evidence"))) == set(hashes)
+
+        def content(name):
+            limit = 65536 if name == "terminal.json" else most_bytes(self.tensors(name))
+            evidence[name] = read(self.at("evidence", name), min(limit, 1024 * MIB - sum(map(len, evidence.values()))))
+            return sha(evidence[name]) == hashes[name]
+
+        def marks():
+            first = self.plan["marks"][: None if self.complete else len(terminal["marks"])]
+            named = {f"{kind}-{mark:04d}.safetensors" for mark in terminal["marks"] for kind in ("mark", "state")}
+            return terminal["marks"] == first and set(hashes) == named | {"steps.safetensors", "terminal.json"}
+
+        def tensor_files():
+            self.arrays = {n: load(data, self.tensors(n)) for n, data in evidence.items() if n != "terminal.json"}
+            return True
+
+        self.check("V1.files", files)
+        for name in sorted(hashes) if there else ():
+            self.check(f"V1.content.{name}", lambda name=name: content(name))
+        sizes = {file["name"]: file["size"] for file in self.sealed["evidence"]}
+        self.check("V1.sizes", lambda: all(len(data) == sizes[name] for name, data in evidence.items()))
+        found = files_digest("evidence", [entry(name, data) for name, data in evidence.items()])
+        self.check("V1.evidence_digest", lambda: found == self.sealed["digests"]["evidence"])
+        self.check("V1.terminal", lambda: evidence.get("terminal.json") == canonical(terminal))
+        self.check("V1.marks", marks)
+        self.check("V1.layout", tensor_files)
+
+    def tensors(self, name):
+        return tensors(name, self.contract, min(self.terminal["steps"], self.planned))
+
+    def bound(self):
+        plan, sealed, c, named = self.plan, self.sealed, self.contract, self.plan["digests"]
+        own_tree = tree(self.source)
+        lock = parse(read(self.lock), is_canonical=False)
+        need(isinstance(lock, dict) and all(NAME(k) and DIGEST(v) for k, v in lock.items()), "lock")
+        contract_digest = digest("contract", canonical(c))
+
+        def source():
+            once = len({file["name"] for file in plan["source"]}) == len(plan["source"])
+            return once and files_digest("source", plan["source"]) == named["source"] == files_digest(
+                "source", own_tree
+            )
+
+        def plan_agrees():
+            agree = sealed["plan"] == digest("plan", self.plan_bytes) and sealed["run_id"] == plan["run_id"]
+            agree = agree and all(sealed["digests"][kind] == named[kind] for kind in SIX)
+            agree = agree and contract_digest == named["contract"] and plan["dataset"]["digest"] == named["dataset"]
+            return agree and plan["marks"] == [mark for mark in c["marks"] if mark in plan["marks"]] != []
+
+        self.check("V2.contract", lambda: lock.get(c["name"]) == contract_digest)
+        self.check("V2.source", source)
+        if c["data"]["datasets"] != "any" and plan["dataset"]["id"] not in c["data"]["datasets"]:
+            self.checks["V2.dataset"] = False
+        elif self.checks["V2.contract"]:
+            own = Dataset(self.data, {split: c["data"][split]["count"] for split in ("train", "evaluation")})
+            self.images = own.images
+            self.check("V2.dataset", lambda: own.enough and plan["dataset"] == {"id": own.id, "digest": own.digest})
+        self.check(
+            "V2.environment", lambda: digest("environment", canonical(plan["environment"])) == named["environment"]
+        )
+        self.check("V2.plan", plan_agrees)
+        phase = "evaluation" if plan["phase"] == "confirmatory" else "development"
+        self.check("V2.seed", lambda: plan["seed"] in c["seeds"][phase])
+
+    def recomputed(self):
+        terminal, k = self.terminal, self.contract["model"]["codes"]
+        measured = {mark: self.arrays[f"mark-{mark:04d}.safetensors"] for mark in terminal["marks"]}
+
+        def steps():
+            run, applied = terminal["steps"], terminal["steps_applied"]
+            fine = (
+                terminal["steps_planned"] == self.planned and applied + terminal["steps_skipped"] <= run <= self.planned
+            )
+            fine = fine and (not self.complete or applied == self.planned)
+            return fine and all(mark * self.per_epoch <= run for mark in measured)
+
+        def metrics():
+            for mark, one in measured.items():
+                self.marks.append(measure(mark, one["indices"], one["reconstruction"], self.images, self.contract))
+            return True
+
+        self.check("V3.indices", lambda: all(int(one["indices"].max()) < k for one in measured.values()))
+        self.check("V3.steps", steps)
+        if self.complete:
+            floats = [a for arrays in self.arrays.values() for a in arrays.values() if a.dtype == np.float32]
+            self.check("V3.finite", lambda: all(np.isfinite(a).all() for a in floats))
+            if self.checks["V3.indices"] and not self.failed("V2"):
+                self.check("V3.metrics", metrics)
+
+    def replay(self):
+        outcomes = []
+        for way in ("none", "l2", "layer_norm"):
+            pairs = []
+            for mark in self.plan["marks"]:
+                seed = int(sha(self.manifest_bytes + mark.to_bytes(8, "big")), 16)
+                drawn = np.sort(np.random.default_rng(seed).permutation(len(self.images))[:64])
+                state, one = (self.arrays[f"{kind}-{mark:04d}.safetensors"] for kind in ("state", "mark"))
+                pairs.append(
+                    replayed(state, self.images[drawn], one["indices"][drawn], one["reconstruction"][drawn], way)
+                )
+            outcomes.append((all(pair[0] for pair in pairs), all(pair[1] for pair in pairs)))
+        self.checks["V4.indices"], self.checks["V4.reconstruction"] = max(outcomes, key=sum)
+
+
+def verify(folder, data, source, lock):
+    """The ``Run`` at ``folder``, its checks made; raises ``Incomplete``, and ``Bad`` for the verifier's own inputs."""
+    run = Run(folder, data, source, lock)
+    run.climb()
+    return run
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run")
+    for name in ("data", "source", "lock"):
+        parser.add_argument(f"--{name}", required=True)
+    options = parser.parse_args()
+    try:
+        run = verify(options.run, options.data, options.source, options.lock)
+    except Incomplete:
+        print("incomplete")
+        return 7
+    except (Bad, OSError) as error:
+        print(f"the verifier's own inputs: {error}")
+        return 3
+    for name, passed in run.checks.items():
+        print(f"{name}  {'passed' if passed else 'FAILED'}")
+    print(f"reached {run.level}")
+    return 6 if run.failed(*LEVELS) else 0
 
 
 if __name__ == "__main__":
-    run, data, lock, root = map(Path, sys.argv[1:])
-    checks, marks = verify(run, data, json.loads(lock.read_bytes()), root)
-    print(*(f"{check}  {'passed' if passed else 'FAILED'}" for check, passed in checks.items()), sep="\n")
-    sys.exit(0 if all(checks.values()) else 6)
+    sys.exit(main())
