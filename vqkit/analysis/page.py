@@ -51,6 +51,7 @@ table {{
 }}
 th, td {{ text-align: left; padding: 0.25rem 0.8rem 0.25rem 0; border-bottom: 1px solid var(--line); }}
 td, th[scope=row] {{ white-space: nowrap; vertical-align: top; }}
+td:last-child {{ white-space: normal; min-width: 8em; }}
 th[scope=row] {{ font-weight: 500; }}
 thead th {{ color: var(--muted); font-weight: 600; vertical-align: bottom; }}
 td.strong {{ font-weight: 700; }}
