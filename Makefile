@@ -6,6 +6,13 @@ PY = $(BIN)/python
 # bytecode can't run instead of source when none is written
 export PYTHONDONTWRITEBYTECODE = 1
 
+# install the requirements that pyproject.toml lists; the packages themselves run from this folder
+define install
+	@$(PY) -c "import tomllib; project = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*$(1), sep='\n')" \
+	  > $(VENV)/requirements.txt
+	@$(BIN)/pip install --quiet --constraint constraints.txt --requirement $(VENV)/requirements.txt
+endef
+
 PRESET ?= auto
 DATA ?= auto
 SWEEP ?= calibration
@@ -25,11 +32,11 @@ setup: $(VENV)/.runtime ## make the virtual environment that the other targets u
 
 $(VENV)/.runtime: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	$(call install,project['dependencies'])
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(call install,project['optional-dependencies']['dev'])
 	@touch $@
 
 sweep: $(VENV)/.runtime ## calibrate: train every arm and seed, score blind, decide, report

@@ -15,6 +15,7 @@ import torch
 
 from runner import modules
 from vqkit.errors import Refused
+from vqkit.formats import source
 
 ROOTS = ("torch", "numpy", "safetensors", "rfc8785", "jsonschema", "hydra-core", "omegaconf", "tqdm")
 OPTIONAL = (
@@ -78,7 +79,7 @@ def environment(device, threads):
             if VARIABLES.match(name) and not IRRELEVANT.match(name)
         },
         "distributions": distributions(),
-        "startup": modules.startup_digests(),
+        "startup": modules.startup_digests(source.ROOT),
     }
 
 

@@ -91,15 +91,16 @@ def uncovered(plan, root):
     return sorted(odd)
 
 
-def startup_digests():
+def startup_digests(root):
     """name → sha256 of the modules outside the standard library that Python loads by itself before any command.
 
-    A ``.pth`` file or ``sitecustomize`` can do that; their code belongs to the environment.
+    A ``.pth`` file or ``sitecustomize`` can do that; their code belongs to the environment. The path of the source
+    tree ``root`` does not: an editable install writes it into such a module, and it counts as ``.`` there.
     """
     digests = {}
     for name, path in startup().items():
         with open(path, "rb") as file:
-            digests[name] = hashlib.sha256(file.read()).hexdigest()
+            digests[name] = hashlib.sha256(file.read().replace(os.fsencode(root), b".")).hexdigest()
     return digests
 
 

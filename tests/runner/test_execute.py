@@ -275,3 +275,19 @@ def test_evidence_is_not_about_one_image(request_for):
     execute(request)
     reconstruction = load((request.out / "evidence/mark-0002.safetensors").read_bytes())["reconstruction"]
     assert np.ptp(reconstruction.astype(int), axis=0).max() > 0
+
+
+def test_the_place_of_the_checkout_is_not_part_of_the_environment(tmp_path, monkeypatch):
+    """An editable install puts a module that names the checkout among those that Python loads at its start."""
+    from runner import modules
+
+    found = {}
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        finder = tmp_path / name / "finder.py"
+        finder.write_text(f"MAPPING = {{'vqkit': '{tmp_path / name}/vqkit'}}\n")
+        monkeypatch.setattr(modules, "startup", lambda finder=finder: {"finder": str(finder)})
+        found[name] = modules.startup_digests(tmp_path / name)
+    assert found["one"] == found["two"]
+    finder.write_text("MAPPING = {}\n")
+    assert modules.startup_digests(tmp_path / "two") != found["two"]

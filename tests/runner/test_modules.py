@@ -67,7 +67,7 @@ def test_the_sweep_may_be_loaded_and_the_evaluator_may_not(shared_tree):
 
 def test_what_python_loads_by_itself_belongs_to_the_environment(shared_tree, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("x = 1\n")
-    script = "from runner import modules; print(modules.startup_digests()['sitecustomize'])"
+    script = "from runner import modules; print(modules.startup_digests('nowhere')['sitecustomize'])"
     assert uncovered(shared_tree, script, PYTHONPATH=str(tmp_path)) == [hashlib.sha256(b"x = 1\n").hexdigest()]
 
 
