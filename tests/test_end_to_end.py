@@ -65,6 +65,7 @@ def test_every_result_names_the_dataset(campaign):
     assert json.loads((campaign / "calibration.json").read_text())["dataset"]["id"] == DATASET
     for name in ("report.html", "results.csv"):
         assert DATASET in (campaign / name).read_text(), name
+    assert set(pd.read_parquet(campaign / "results.parquet")["dataset"]) == {DATASET}
 
 
 def test_results_have_one_row_for_each_cell_and_mark(campaign):
@@ -99,7 +100,7 @@ def test_one_run_and_its_verification(campaign, command):
     assert verdict["verification"]["level"] == "V4"
     found = pd.read_parquet(campaign / "results.parquet").query("role == 'reference' and seed == 101")
     manifest = json.loads((command.folder / "r/manifest.json").read_text())["predicate"]
-    assert set(found["evidence_digest"]) == {manifest["digests"]["evidence"]}
+    assert set(found["digest_evidence"]) == {manifest["digests"]["evidence"]}
     path = command.folder / "r/evidence/mark-0002.safetensors"
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1

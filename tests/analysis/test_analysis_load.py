@@ -71,7 +71,8 @@ def test_table_has_one_row_for_each_cell_and_mark(pristine):
     assert len(table) == 4 * 6 * 4
     assert not table.duplicated(["arm", "seed", "mark"]).any()
     assert list(table.columns) == [
-        "campaign", "run_id", "arm", "role", *knobs.KNOBS, "seed", "mark", "state", "verification_status",
+        "campaign", "contract", "dataset", "device", "run_id", "arm", "role", *knobs.KNOBS, "seed", "mark", "state",
+        "verification_status",
         "verification_level", "manipulation_status", "tokens", "perplexity", "normalized_perplexity", "utilization",
         "mse", "psnr", "ssim", "guardrail_psnr", "guardrail_ssim", "imputed", "digest_campaign", "digest_score",
         "digest_source", "digest_intervention", "digest_proposal", "digest_dataset", "digest_environment",

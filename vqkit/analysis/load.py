@@ -163,7 +163,8 @@ def columns(contract):
     """The columns of the results table, in order."""
     guardrails = [f"guardrail_{guard['metric']}" for guard in contract.analysis["guardrails"]]
     return [
-        "campaign", "run_id", "arm", "role", *knobs.KNOBS, "seed", "mark", "state", "verification_status",
+        "campaign", "contract", "dataset", "device", "run_id", "arm", "role", *knobs.KNOBS, "seed", "mark", "state",
+        "verification_status",
         "verification_level", "manipulation_status", *MEASURES, *guardrails, "imputed", "digest_campaign",
         "digest_score", *(f"digest_{name}" for name in SCORE_DIGESTS),
     ]  # fmt: skip
@@ -336,6 +337,9 @@ def _rows(plan, contract, found, arm, cell, marks, score, digest):
         }
         yield {
             "campaign": plan["name"],
+            "contract": contract.name,
+            "dataset": plan["dataset"]["id"],
+            "device": plan["device"],
             "run_id": cell["run_id"],
             "arm": arm["label"],
             "role": arm["role"],
