@@ -32,10 +32,8 @@ def main():
         rows = training.measure(data, chosen.device, threads, chosen.repeats)
         parts += ["### A training step", training.table(rows)]
     if "sweep" in chosen.only:
-        parts += [
-            "### A sweep over epoch budgets",
-            sweep.table(sweep.measure(data, chosen.device, max(1, chosen.repeats // 3))),
-        ]
+        rounds = max(1, chosen.repeats // 3)
+        parts += ["### A sweep over epoch budgets", sweep.table(sweep.measure(data, chosen.device, rounds))]
     if "nearest" in chosen.only:
         parts += ["### Nearest-code search"]
         for count in threads:

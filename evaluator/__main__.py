@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 from evaluator import reproduce, score, unblind
@@ -96,8 +97,9 @@ def unblind_folder(options):
         _show(options, value, f"{value['run_id']}: {value['status']}, {json.dumps(value['effective'])}")
         return
     value = unblind.unblind_campaign(options.folder)
-    lines = [f"{cell['run_id']}  {cell['arm']}" for cell in value["cells"]]
-    _show(options, value, "\n".join(lines))
+    cells = Counter(cell["arm"] for cell in value["cells"])
+    arms = ", ".join(f"{arm['label']} ({cells[arm['label']]} cells)" for arm in value["arms"])
+    _show(options, value, f"unblinded in {campaign.UNBLINDED}: {arms}")
 
 
 def _show(options, value, text):
