@@ -74,6 +74,7 @@ def test_driver_and_worker_killed_and_started_again(playground):
 def test_interrupt_stops_cleanly_and_says_how_to_go_on(playground):
     driver = playground.drive()
     playground.wait_for_done(2)
+    playground.tell(seconds=2.0)  # so that the campaign can't end before the signal comes
     playground.wait_for(playground.worker_pids)
     workers = playground.worker_pids()
     driver.send_signal(signal.SIGINT)
@@ -87,6 +88,7 @@ def test_interrupt_stops_cleanly_and_says_how_to_go_on(playground):
     state = playground.state()
     assert (state["failed"], state["running"]) == (0, [])
     assert state["complete"] >= 2
+    playground.tell(seconds=0.05)
     assert playground.sweep() == 0
     assert playground.state()["states"] == {"complete": 16}
 
