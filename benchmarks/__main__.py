@@ -24,9 +24,9 @@ def main():
     threads = sorted({1, cores}) if chosen.device == "cpu" else [1]
     parts = [
         f"## {chosen.device}: {timing.machine(chosen.device)}",
-        f"Measured {datetime.now(UTC):%Y-%m-%d} by `python -m benchmarks"
-        f"{'' if chosen.device == 'cpu' else ' --device cuda'}`. Ratios are taken side by side, in turn, in one run: "
-        "median (lower–upper quartile); above 1 vqkit is faster.",
+        f"Measured {datetime.now(UTC):%Y-%m-%d} by `python -m benchmarks --device {chosen.device} "
+        f"--repeats {chosen.repeats}`. Ratios are taken side by side, in turn, in one run: median (lower–upper quartile); "
+        "above 1 vqkit is faster.",
     ]
     if "training" in chosen.only:
         rows = training.measure(data, chosen.device, threads, chosen.repeats)
