@@ -25,8 +25,8 @@ def main():
     parts = [
         f"## {chosen.device}: {timing.machine(chosen.device)}",
         f"Measured {datetime.now(UTC):%Y-%m-%d} by `python -m benchmarks --device {chosen.device} "
-        f"--repeats {chosen.repeats}`. Ratios are taken side by side, in turn, in one run: median (lower–upper quartile); "
-        "above 1 vqkit is faster.",
+        f"--repeats {chosen.repeats}`. Ratios are taken side by side, in turn, in one run: "
+        "median (lower–upper quartile); above 1 vqkit is faster.",
     ]
     if "training" in chosen.only:
         rows = training.measure(data, chosen.device, threads, chosen.repeats)
