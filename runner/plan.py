@@ -58,6 +58,7 @@ def make_plan(request):
     counts = dataset.contract_counts(contract)
     data = dataset.open_dataset(request.data, counts)
     contract.require_dataset(data.id)
+    pixels = data.digest(counts)
     environment.pin(request.device, request.threads)
     facts = environment.environment(request.device, request.threads)
     files = source.listing()
@@ -66,7 +67,7 @@ def make_plan(request):
         "run_id": request.run_id,
         "phase": request.phase,
         "contract": contract.spec,
-        "dataset": {"id": data.id, "digest": data.digest(counts)},
+        "dataset": {"id": data.id, "digest": pixels},
         "seed": request.seed,
         "marks": list(marks),
         "device": request.device,
@@ -75,7 +76,7 @@ def make_plan(request):
         "source": files,
         "digests": {
             "source": source.digest(files),
-            "dataset": data.digest(counts),
+            "dataset": pixels,
             "environment": digests.digest_json("environment", facts),
             "contract": contract.digest,
             **checked.digests(request.salt),

@@ -68,9 +68,7 @@ CODES = {
     "E_MARKS": "marks that the contract does not have",
     "E_DATASET_NOT_ALLOWED": "the contract does not allow this dataset",
     "E_DEVICE": "the device is not there",
-    "E_SOURCE_CHANGED": "the source changed between plan and seal",
     "E_CAMPAIGN_CHANGED": "another campaign lies in this folder",
-    "E_CAMPAIGN_BUSY": "another process is working on this",
     "E_NOT_FROZEN": "unblinding before the scores are frozen",
     "E_FROZEN": "the scores are frozen already",
     # data
