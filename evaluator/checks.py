@@ -66,7 +66,8 @@ class Verdict:
     """The verdict on one run.
 
     ``checks`` holds every check of the catalogue; ``state`` is the terminal state or None where it can't be known;
-    ``marks`` are the recomputed metrics (``MARK_SCORE_SCHEMA``), empty for a run that is not complete.
+    ``marks`` are the recomputed metrics (``MARK_SCORE_SCHEMA``), empty for a run that is not complete;
+    ``exhibit`` is what people want to see of a complete run that passed V3, as bytes.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Verdict:
     marks: list = field(default_factory=list)
     digests: dict = field(default_factory=dict)
     resources: dict | None = None
+    exhibit: bytes | None = None
 
     def add(self, check_id, passed, expected, found):
         """Record a check that was made; texts are cut to what a score file may hold."""

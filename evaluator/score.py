@@ -1,11 +1,13 @@
 """Score a campaign or one run, blind to the arm: verify to V3 or V4, write the metrics, and freeze them.
 
-A campaign's scores lie in ``scores/RUN_ID.json``; ``frozen.json`` binds them when every cell has an outcome. A second
-call recomputes all of it and must find the same bytes. Nothing here opens ``sealed/``.
+A campaign's scores lie in ``scores/RUN_ID.json``, with an exhibit of each complete run beside them in ``exhibits/``;
+``frozen.json`` binds them when every cell has an outcome. A second call recomputes all of it and must find the same
+bytes. Nothing here opens ``sealed/``.
 """
 
 import os
 
+from evaluator import exhibit
 from evaluator.checks import Check
 from evaluator.verify import climb
 from vqkit.errors import Incomplete, Problem, Refused, VerificationFailed, raise_all
@@ -17,7 +19,7 @@ LOST = ("missing", "timeout", "crashed")  # outcomes of cells that left no manif
 
 
 def score_run(run_dir, held, *, level="V3"):
-    """Verify one run to ``level`` and write its score beside it; returns (score, path).
+    """Verify one run to ``level`` and write its score and its exhibit beside it; returns (score, path).
 
     Raises:
         VerificationFailed: with every failed check; nothing is written.
@@ -28,7 +30,10 @@ def score_run(run_dir, held, *, level="V3"):
     raise_all(Incomplete, _missing_inputs(verdict))
     value = _score(verdict, verdict.run_id, verdict.plan["seed"], verdict.state)
     path = score_path(run_dir)
-    _write_all({path: _encode(value, path.name)})
+    texts = {path: _encode(value, path.name)}
+    if verdict.exhibit is not None:
+        texts[run_dir.with_name(f"{run_dir.name}.exhibit.json")] = verdict.exhibit
+    _write_all(texts)
     return value, path
 
 
@@ -59,7 +64,8 @@ def score_campaign(folder, held, *, level="V3", final=False):
     plan, data = campaign.read(folder, campaign.CAMPAIGN)
     raise_all(VerificationFailed, _contradictions(plan))
     raise_all(Refused, _foreign(plan, held))
-    links = [name for name in (campaign.RUNS, campaign.SCORES) if (folder / name).is_symlink()]
+    folders = (campaign.RUNS, campaign.SCORES, campaign.EXHIBITS)
+    links = [name for name in folders if (folder / name).is_symlink()]
     raise_all(
         VerificationFailed,
         [Problem(code="E_VERIFY", where=name, expected="a folder", found="a link") for name in links],
@@ -93,9 +99,11 @@ def score_campaign(folder, held, *, level="V3", final=False):
             for run_id in undecided
         ],
     )
-    frozen = _frozen(data, scores, encoded)
+    images = held.dataset(Contract(plan["contract"])).originals.images
+    setting = exhibit.setting(verdicts.values(), images)
+    frozen = _frozen(data, scores, encoded, setting)
     text = campaign.encode(campaign.FROZEN, frozen)
-    _write_all({folder / campaign.FROZEN: text})
+    _write_all({folder / campaign.SETTING: setting, folder / campaign.FROZEN: text})
     _log(folder, events, [("frozen", None, _digest(text))])
     return frozen, [problem for verdict in verdicts.values() for problem in verdict.failures()]
 
@@ -166,12 +174,14 @@ def _lost(folder, plan, events, frozen, final):
 
 def _verdicts(folder, plan, held, lost, level):
     """Run id → verdict of every cell that has a manifest."""
-    verdicts = {}
+    verdicts, exhibits, problems = {}, folder / campaign.EXHIBITS, []
     for cell in plan["cells"]:
-        if cell["run_id"] not in lost:
-            verdicts[cell["run_id"]] = climb(
-                folder / campaign.RUNS / cell["run_id"], held, level=level, expect=_expected(plan, cell)
-            )
+        run_id = cell["run_id"]
+        if run_id not in lost:
+            verdict = climb(folder / campaign.RUNS / run_id, held, level=level, expect=_expected(plan, cell))
+            problems += _keep(verdict, exhibits / f"{run_id}.json")
+            verdicts[run_id] = verdict
+    raise_all(VerificationFailed, problems)
     seeds = {cell["run_id"]: cell["seed"] for cell in plan["cells"]}
     owners = {}
     for run_id, verdict in verdicts.items():
@@ -182,6 +192,22 @@ def _verdicts(folder, plan, held, lost, level):
         found = f"the evidence of {', '.join(twins)}" if twins else "its own"
         verdict.add("V2.duplicate", not twins, "evidence that no other seed has", found)
     return verdicts
+
+
+def _keep(verdict, path):
+    """Write the exhibit of a run whose verification passed, and let go of it: it is ten times as large as a score.
+
+    Returns the problems of one that is there and holds other bytes. One that no score names means nothing.
+    """
+    data, verdict.exhibit = verdict.exhibit, None
+    if data is None or verdict.status == "failed":
+        return []
+    path.parent.mkdir(exist_ok=True)
+    try:
+        _write_all({path: data})
+    except VerificationFailed as error:
+        return error.problems
+    return []
 
 
 def _expected(plan, cell):
@@ -209,7 +235,7 @@ def _missing_inputs(verdict):
 def _score(verdict, run_id, seed, state):
     """The score of a run that has a verdict; one that failed keeps its checks and loses its marks."""
     trusted = state != "unverified"
-    kept = (*PLAN_DIGESTS, "plan", "evidence", "manifest") if trusted else ("plan", "manifest")
+    kept = (*PLAN_DIGESTS, "plan", "evidence", "manifest", "exhibit") if trusted else ("plan", "manifest")
     return {
         "schema": "vqkit.score/1",
         "run_id": run_id,
@@ -238,7 +264,7 @@ def _lost_score(run_id, seed, outcome):
     }
 
 
-def _frozen(campaign_bytes, scores, encoded):
+def _frozen(campaign_bytes, scores, encoded, setting):
     """``frozen.json``: planned = complete + failed + missing."""
     states = [score["state"] for score in scores.values()]
     complete, missing = states.count("complete"), states.count("missing")
@@ -249,6 +275,7 @@ def _frozen(campaign_bytes, scores, encoded):
         "complete": complete,
         "failed": len(states) - complete - missing,
         "missing": missing,
+        "setting": exhibit.digest(setting),
         "scores": [
             {"run_id": run_id, "score": _digest(encoded[run_id]), "state": score["state"]}
             for run_id, score in scores.items()
@@ -276,8 +303,8 @@ def _write_all(texts):
                 Problem(
                     code="E_VERIFY",
                     where=f"{path.parent.name}/{path.name}",
-                    expected=f"{_digest(texts[path])}, as recomputed",
-                    found=_digest(found),
+                    expected=f"sha256 {digests.sha256_hex(texts[path])}, as recomputed",
+                    found=f"sha256 {digests.sha256_hex(found)}",
                 )
             )
     raise_all(VerificationFailed, sorted(problems, key=lambda problem: problem.where))

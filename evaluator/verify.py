@@ -6,7 +6,7 @@ verdict: only faults of the verifier's own inputs raise.
 
 import numpy as np
 
-from evaluator import metrics, replay, signature
+from evaluator import exhibit, metrics, replay, signature
 from evaluator.checks import KEPT, SIGNATURE, Verdict, complete_catalogue, words
 from evaluator.evidence import Evidence
 from evaluator.held import Folder, Held
@@ -179,6 +179,9 @@ def _recomputed(evidence, held, verdict):
         originals = held.dataset(contract).originals
         verdict.marks = [_score(mark, arrays, originals, contract) for mark, arrays in measured.items()]
         verdict.add("V3.metrics", True, expected, "recomputed from the evidence")
+        if not verdict.failed("V0", "V1", "V2", "V3"):
+            verdict.exhibit = exhibit.of_run(evidence, measured)
+            verdict.digests["exhibit"] = exhibit.digest(verdict.exhibit)
 
 
 def _steps(evidence, verdict):

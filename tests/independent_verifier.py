@@ -7,12 +7,14 @@ python tests/independent_verifier.py RUN --data DATA --source ROOT --lock LOCK.j
 """
 
 import argparse
+import base64
 import json
 import math
 import os
 import re
 import stat
 import sys
+from fractions import Fraction
 
 import numpy as np
 from independent_formats import (
@@ -208,6 +210,27 @@ def measure(mark, indices, shown, images, c):
     return score
 
 
+def exhibit(run_id, c, log, shown):
+    """What a complete run shows beside its score: ``log`` is its step log, ``shown`` mark → reconstructions."""
+    count, steps = c["data"]["evaluation"]["count"], c["data"]["train"]["count"] // c["training"]["batch_size"]
+    few = [i * count // min(8, count) for i in range(min(8, count))]
+
+    def means(column):
+        epochs = [column[at : at + steps] for at in range(0, len(column), steps)]
+        return [float(sum(map(Fraction, epoch))) / steps for epoch in epochs]
+
+    return {
+        "schema": "vqkit.exhibit/1",
+        "run_id": run_id,
+        "curve": {name: [x if abs(x) < 2**53 else None for x in means(log[name].tolist())] for name in LOSSES + NORMS},
+        "samples": [
+            {"mark": mark, "reconstruction": base64.b64encode(images[few].tobytes()).decode()}
+            for mark, images in shown.items()
+            if mark
+        ],
+    }
+
+
 def conv(x, w, b, stride):
     """Cross-correlation with padding 1 by gathering patches; x [n, c, s, s]."""
     k = w.shape[2]
@@ -255,7 +278,7 @@ class Run:
 
     def __init__(self, folder, data, source, lock):
         self.folder, self.data, self.source, self.lock = folder, data, source, lock
-        self.checks, self.marks, self.evidence, self.arrays = {}, [], {}, {}
+        self.checks, self.marks, self.evidence, self.arrays, self.exhibit = {}, [], {}, {}, None
 
     def check(self, name, test):
         """Make a check; whatever a file of the run holds, the answer is yes or no."""
@@ -413,6 +436,10 @@ class Run:
         def metrics():
             for mark, one in measured.items():
                 self.marks.append(measure(mark, one["indices"], one["reconstruction"], self.images, self.contract))
+            shown = {mark: one["reconstruction"] for mark, one in measured.items()}
+            log = self.arrays["steps.safetensors"]
+            if self.checks["V3.finite"]:
+                self.exhibit = canonical(exhibit(self.plan["run_id"], self.contract, log, shown))
             return True
 
         self.check("V3.indices", lambda: all(int(one["indices"].max()) < k for one in measured.values()))

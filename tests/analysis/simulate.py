@@ -7,10 +7,14 @@ follow ``base(mark) + seed effect + arm effect(mark) + noise``, clipped to where
 import numpy as np
 from conftest import contract_spec
 
-from vqkit.formats import campaign, canonical, digests, files
+from vqkit.formats import campaign, canonical, digests, files, run
 from vqkit.formats.contract import METRICS, QUALITY, Contract
 
 SALT = b"\x07" * 32
+ENVIRONMENT = {
+    "python": "CPython 3.11.9", "system": "Linux x86_64", "torch": "2.14.1+cpu", "device": "cpu imagined, AVX2",
+    "threads": 1, "flags": {"deterministic_algorithms": True}, "distributions": {"numpy": "2.4.0", "torch": "2.14.1"},
+}  # fmt: skip
 PLACES = ("source", "proposal", "environment", "plan", "evidence", "manifest")
 
 
@@ -50,6 +54,7 @@ def write_campaign(
     rng=0,
     codes=None,
     phase="development",
+    exhibits=False,
 ):
     """Write campaign.json, scores/, frozen.json and unblinded.json below ``folder``.
 
@@ -62,6 +67,7 @@ def write_campaign(
         base: normalized perplexity of the reference when trained; utilization lies ``utilization`` above it.
         states: (arm label, seed index) → state of a cell that did not complete.
         unverified: (arm label, seed index) of cells whose verification failed.
+        exhibits: whether complete runs have an exhibit, or labels of the arms whose runs have one.
     """
     contract = Contract(spec or contract_spec())
     codes = codes or contract.codes
@@ -94,7 +100,7 @@ def write_campaign(
         "sweep": fake("campaign", "sweep"),
         "digests": {
             "source": fake("source", "source"),
-            "environment": fake("environment", "environment"),
+            "environment": digests.digest_json("environment", ENVIRONMENT),
             "contract": contract.digest,
             "dataset": dataset,
             "analysis": contract.analysis_digest,
@@ -108,6 +114,8 @@ def write_campaign(
     shifts = generator.normal(0, 2 * sigma, (len(chosen), 2))
     entries, tally = [], {"complete": 0, "failed": 0, "missing": 0}
     (folder / campaign.SCORES).mkdir()
+    (folder / campaign.EXHIBITS).mkdir()
+    files.write_once(folder / campaign.SETTING, campaign.encode(campaign.SETTING, setting()))
     for cell in cells:
         one, index = owners[cell["run_id"]]
         state = (states or {}).get((one["label"], index), "complete")
@@ -116,6 +124,10 @@ def write_campaign(
         score = _score(
             cell, one, state, verified, plan, contract, shifts[index], generator, sigma, base, utilization, codes
         )
+        if score["marks"] and (exhibits is True or (exhibits and one["label"] in exhibits)):
+            text = _exhibit(cell, plan, generator)
+            files.write_once(folder / campaign.EXHIBITS / f"{cell['run_id']}.json", text)
+            score["digests"]["exhibit"] = digests.digest("exhibit", text)
         data = canonical.dumps(score)
         (folder / campaign.SCORES / f"{cell['run_id']}.json").write_bytes(data)
         entries.append({"run_id": cell["run_id"], "score": digests.digest("score", data), "state": score["state"]})
@@ -126,7 +138,9 @@ def write_campaign(
 def bind(folder, campaign_bytes, everyone, owners, entries, tally):
     """frozen.json and unblinded.json over what was written."""
     binding = digests.digest("campaign", campaign_bytes)
-    frozen = {"schema": "vqkit.frozen/1", "campaign": binding, "planned": len(owners), **tally, "scores": entries}
+    bound = digests.digest("exhibit", (folder / campaign.SETTING).read_bytes())
+    frozen = {"schema": "vqkit.frozen/1", "campaign": binding, "planned": len(owners), **tally}
+    frozen |= {"setting": bound, "scores": entries}
     frozen_bytes = campaign.encode(campaign.FROZEN, frozen)
     files.replace(folder / campaign.FROZEN, frozen_bytes)
     unblinded = {
@@ -148,6 +162,35 @@ def bind(folder, campaign_bytes, everyone, owners, entries, tally):
         "cells": [{"run_id": run_id, "arm": one["label"]} for run_id, (one, _) in owners.items()],
     }
     files.replace(folder / campaign.UNBLINDED, campaign.encode(campaign.UNBLINDED, unblinded))
+
+
+def pictures():
+    """Eight images of 32 × 32: gradients of different colours."""
+    ramp = np.linspace(0, 255, 32)
+    planes = np.stack([ramp[:, None] * np.ones(32), ramp[None] * np.ones((32, 1)), np.full((32, 32), 128.0)], axis=-1)
+    return np.stack([np.roll(planes, i, axis=-1) * (1 - i / 16) for i in range(8)]).astype(np.uint8)
+
+
+def setting():
+    """``setting.json`` as plain data."""
+    images, originals = [i * 64 for i in range(8)], campaign.images_to_text(pictures())
+    return {"schema": "vqkit.setting/1", "environment": ENVIRONMENT, "images": images, "originals": originals}
+
+
+def _exhibit(cell, plan, generator):
+    """A curve that falls, and the pictures under noise that falls with training."""
+    epochs = np.arange(1, plan["marks"][-1] + 1)
+    curve = {
+        name: (0.2 * (i + 1) / epochs + generator.normal(0, 0.001, len(epochs))).tolist()
+        for i, name in enumerate(run.STEP_COLUMNS)
+    }
+    samples = [
+        {"mark": mark, "reconstruction": campaign.images_to_text(np.clip(
+            pictures() + generator.normal(0, 60 / mark, (8, 32, 32, 3)), 0, 255))}
+        for mark in plan["marks"] if mark
+    ]  # fmt: skip
+    value = {"schema": "vqkit.exhibit/1", "run_id": cell["run_id"], "curve": curve, "samples": samples}
+    return canonical.dumps(value)
 
 
 def _at(value, mark):

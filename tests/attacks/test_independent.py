@@ -56,6 +56,7 @@ def test_on_good_runs(stage, knobs):
     execute(on_artifacts.request_for(stage, intervention=artifact_bytes(**knobs)))
     verdict, other = both(folder, stage)
     assert verdict.level == "V4"
+    assert verdict.exhibit == other.exhibit
     for mark, own in zip(verdict.marks, other.marks, strict=True):
         assert mark.keys() == own.keys()
         for name, value in own.items():

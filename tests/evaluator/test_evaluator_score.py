@@ -1,5 +1,6 @@
 """Blind scoring, freezing and unblinding of made-up campaigns."""
 
+import base64
 import json
 import shutil
 import subprocess
@@ -7,8 +8,11 @@ import sys
 from pathlib import Path
 
 import fabricate
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from evaluator.exhibit import curve
 from evaluator.held import Held
 from evaluator.score import score_campaign, score_path, score_run
 from evaluator.unblind import unblind_campaign, unblind_run
@@ -99,6 +103,63 @@ def test_no_score_names_an_arm(planned, held):
     for text in texts:
         for secret in ("beta-high", "reference", "commitment_weight", "trainability", fabricate.SALT.hex()):
             assert secret not in text
+
+
+def test_an_exhibit_shows_the_step_log_and_some_of_the_images(planned, held, tiny):
+    """Recomputed here from the evidence by other means: epoch means of the log, pixels of images 0, 2, … 14 of 16."""
+    folder = planned()
+    frozen, _ = score_campaign(folder, held)
+    for cell in cells(folder):
+        run_id = cell["run_id"]
+        data = (folder / campaign.EXHIBITS / f"{run_id}.json").read_bytes()
+        assert score_of(folder, run_id)["digests"]["exhibit"] == digests.digest("exhibit", data)
+        exhibit = campaign.parse_exhibit(data, run_id)
+        assert exhibit["run_id"] == run_id
+        evidence = folder / campaign.RUNS / run_id / run.EVIDENCE
+        log = load_file(evidence / run.STEPS)
+        for name in run.STEP_COLUMNS:
+            epochs = log[name].astype(np.float64).reshape(2, 4).mean(1)
+            assert exhibit["curve"][name] == pytest.approx(epochs.tolist(), rel=1e-12), name
+        assert [one["mark"] for one in exhibit["samples"]] == [1, 2]
+        for one in exhibit["samples"]:
+            found = np.frombuffer(base64.b64decode(one["reconstruction"]), np.uint8).reshape(8, 32, 32, 3)
+            assert (found == load_file(evidence / run.mark_file(one["mark"]))["reconstruction"][::2]).all()
+    setting, data = campaign.read(folder, campaign.SETTING)
+    assert frozen["setting"] == digests.digest("exhibit", data)
+    assert setting["images"] == list(range(0, 16, 2))
+    originals = np.frombuffer(base64.b64decode(setting["originals"]), np.uint8).reshape(8, 32, 32, 3)
+    assert (originals == held.dataset(tiny).originals.images[::2]).all()
+    plan, _ = campaign.read(folder, campaign.CAMPAIGN)
+    assert digests.digest_json("environment", setting["environment"]) == plan["digests"]["environment"]
+
+
+def test_a_mean_that_json_cannot_carry_is_null():
+    steps = {name: np.array([1, 2, 3e38, 3e38, -0.0, -0.0], np.float32) for name in run.STEP_COLUMNS}
+    assert curve(steps, 2)["loss"] == [1.5, None, 0.0]
+    assert canonical.dumps(curve(steps, 2))
+
+
+def test_only_complete_verified_runs_have_an_exhibit(planned, held):
+    folder = planned()
+    ids = [cell["run_id"] for cell in cells(folder)]
+    spoilt = folder / campaign.RUNS / ids[0] / run.EVIDENCE / run.STEPS
+    fabricate.replace(spoilt, spoilt.read_bytes()[:-4] + b"\0\0\0\1")
+    shutil.rmtree(folder / campaign.RUNS / ids[1])
+    score_campaign(folder, held, final=True)
+    assert {path.stem for path in (folder / campaign.EXHIBITS).iterdir()} == set(ids[2:])
+    assert [("exhibit" in score_of(folder, run_id)["digests"]) for run_id in ids] == [False, False, *[True] * 4]
+
+
+@pytest.mark.parametrize("name", ["exhibit", "setting"])
+def test_a_changed_exhibit_is_an_error(planned, held, name):
+    folder = planned()
+    score_campaign(folder, held)
+    place = f"{campaign.EXHIBITS}/{cells(folder)[2]['run_id']}.json" if name == "exhibit" else campaign.SETTING
+    data = (folder / place).read_bytes()
+    fabricate.replace(folder / place, data.replace(b"vqkit", b"VQKIT"))
+    with pytest.raises(VerificationFailed) as caught:
+        score_campaign(folder, held)
+    assert [problem.where.split("/")[-1] for problem in caught.value.problems] == [place.split("/")[-1]]
 
 
 def test_a_changed_score_is_an_error(planned, held):

@@ -44,6 +44,8 @@ READERS = {
     "campaign": _campaign_file(campaign.CAMPAIGN),
     "arms": _campaign_file(campaign.ARMS),
     "score": lambda path: campaign.read_score(path),
+    "exhibit": lambda path: campaign.parse_exhibit(path.read_bytes(), path.name),
+    "setting": _campaign_file(campaign.SETTING),
     "frozen": _campaign_file(campaign.FROZEN),
     "unblinded": _campaign_file(campaign.UNBLINDED),
     "ledger": lambda path: campaign.read_ledger(path.read_bytes()),

@@ -5,31 +5,38 @@ DIR/sealed/arms.json     salt, arms, which cell belongs to which; mode 0600, not
 DIR/ledger.jsonl         hash-chained events
 DIR/runs/RUN_ID/         one run directory a cell, published by rename when it is sealed
 DIR/attempts/RUN_ID.N/   what a cell left before it was tried again
-DIR/scores/RUN_ID.json   metrics by the evaluator, blind to the arm
-DIR/frozen.json          the digest of every score, with what is missing
+DIR/scores/RUN_ID.json   metrics by the evaluator, blind to the arm; what is decided rests on these alone
+DIR/exhibits/RUN_ID.json what people want to see of a run: training curve, a few reconstructions; its score names it
+DIR/setting.json         what all runs share: the environment's facts, the originals of those reconstructions
+DIR/frozen.json          the digest of every score and of the setting, with what is missing
 DIR/unblinded.json       the arm of every cell
 DIR/results.parquet, results.csv, calibration.json, report.html, report.md, figures/
 """
 
+import base64
 import contextlib
 import fcntl
 import os
 
+import numpy as np
+
 from vqkit.errors import Rejected, raise_all
 from vqkit.formats import canonical, digests, files, knobs, schema
-from vqkit.formats.contract import METRICS, QUALITY, Contract
+from vqkit.formats.contract import IMAGE, METRICS, QUALITY, Contract
 from vqkit.formats.intervention import PHASES
-from vqkit.formats.run import PLAN_DIGESTS, RUN_ID, STATES
-from vqkit.formats.schema import COUNT, DIGEST, HEX64, NAME, TEXT, closed
+from vqkit.formats.run import FACTS, PLAN_DIGESTS, RUN_ID, STATES, STEP_COLUMNS
+from vqkit.formats.schema import COUNT, DIGEST, HEX64, NAME, POSITIVE, TEXT, closed
 
-CAMPAIGN, ARMS, LEDGER, FROZEN, UNBLINDED = (
+CAMPAIGN, ARMS, LEDGER, FROZEN, UNBLINDED, SETTING = (
     "campaign.json",
     "sealed/arms.json",
     "ledger.jsonl",
     "frozen.json",
     "unblinded.json",
+    "setting.json",
 )
-RUNS, SCORES, ATTEMPTS = "runs", "scores", "attempts"
+RUNS, SCORES, EXHIBITS, ATTEMPTS = "runs", "scores", "exhibits", "attempts"
+SHOWN = 8  # evaluation images in an exhibit
 MAX_BYTES = 256 << 20
 EVENTS = ("planned", "claimed", "sealed", "failed", "retried", "scored", "frozen", "unblinded")
 OUTCOMES = (*STATES, "timeout", "crashed", "missing", "unverified")  # of a cell, in every table
@@ -105,11 +112,27 @@ SCORE_SCHEMA = closed(
     ),
     digests={
         "type": "object",
-        "propertyNames": {"enum": [*PLAN_DIGESTS, "plan", "evidence", "manifest"]},
+        "propertyNames": {"enum": [*PLAN_DIGESTS, "plan", "evidence", "manifest", "exhibit"]},
         "additionalProperties": DIGEST,
     },
     resources={"type": ["object", "null"]},
     marks={"type": "array", "items": MARK_SCORE_SCHEMA},
+)
+_IMAGES = {
+    "type": "string",
+    "pattern": f"^([A-Za-z0-9+/]{{{IMAGE * IMAGE * 4}}}){{1,{SHOWN}}}$",
+}  # 3 bytes → 4 characters
+EXHIBIT_SCHEMA = closed(
+    schema={"const": "vqkit.exhibit/1"},
+    run_id=RUN_ID,
+    curve=closed(**dict.fromkeys(STEP_COLUMNS, _MEANS)),
+    samples={"type": "array", "items": closed(mark=POSITIVE, reconstruction=_IMAGES)},
+)
+SETTING_SCHEMA = closed(
+    schema={"const": "vqkit.setting/1"},
+    environment={"oneOf": [FACTS, {"type": "null"}]},
+    images={"type": "array", "items": COUNT, "minItems": 1, "maxItems": SHOWN, "uniqueItems": True},
+    originals=_IMAGES,
 )
 FROZEN_SCHEMA = closed(
     schema={"const": "vqkit.frozen/1"},
@@ -118,6 +141,7 @@ FROZEN_SCHEMA = closed(
     complete=COUNT,
     failed=COUNT,
     missing=COUNT,
+    setting=DIGEST,
     scores={"type": "array", "items": closed(run_id=RUN_ID, score=DIGEST, state={"enum": list(OUTCOMES)})},
 )
 UNBLINDED_SCHEMA = closed(
@@ -152,6 +176,7 @@ _SCHEMAS = {
     ARMS: ARMS_SCHEMA,
     FROZEN: FROZEN_SCHEMA,
     UNBLINDED: UNBLINDED_SCHEMA,
+    SETTING: SETTING_SCHEMA,
 }
 LEDGER_ROOT = digests.digest("ledger", b"")
 
@@ -177,6 +202,29 @@ def parse_score(data, where):
     value = canonical.loads_canonical(data, where=where)
     raise_all(Rejected, schema.problems(value, SCORE_SCHEMA, where))
     return value
+
+
+def parse_exhibit(data, where):
+    """An exhibit from its bytes; raises ``Rejected`` with every problem."""
+    value = canonical.loads_canonical(data, where=where, max_bytes=MAX_BYTES)
+    raise_all(Rejected, schema.problems(value, EXHIBIT_SCHEMA, where))
+    return value
+
+
+def shown(count):
+    """The positions of the evaluation images that exhibits show, of ``count``: evenly spread, ``SHOWN`` at most."""
+    several = min(count, SHOWN)
+    return [i * count // several for i in range(several)]
+
+
+def images_to_text(images):
+    """uint8 [n, 32, 32, 3] as base64, row by row."""
+    return base64.b64encode(np.ascontiguousarray(images, dtype=np.uint8).tobytes()).decode()
+
+
+def text_to_images(text):
+    """The uint8 [n, 32, 32, 3] behind a text that a schema has held."""
+    return np.frombuffer(base64.b64decode(text), dtype=np.uint8).reshape(-1, IMAGE, IMAGE, 3)
 
 
 def encode(name, value):

@@ -12,7 +12,8 @@ from vqkit.formats import canonical
 
 KINDS = (
     "source", "intervention", "proposal", "dataset", "environment", "contract", "evidence",
-    "analysis", "plan", "manifest", "campaign", "ledger", "score", "run_id", "dataset_source", "results", "calibration",
+    "analysis", "plan", "manifest", "campaign", "ledger", "score", "exhibit", "run_id", "dataset_source", "results",
+    "calibration",
 )  # fmt: skip
 
 

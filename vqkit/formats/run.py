@@ -50,7 +50,7 @@ RUN_ID = {"type": "string", "pattern": "^run-[0-9a-f]{16}$"}
 _MARKS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9999}, "uniqueItems": True}
 _FILE = closed(name={"type": "string", "pattern": "^[a-z0-9_./-]{1,200}$"}, size=COUNT, sha256=HEX64)
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
-_FACTS = {
+FACTS = {
     "type": "object",
     "additionalProperties": {"anyOf": [_SCALAR, {"type": "object", "additionalProperties": _SCALAR}]},
 }
@@ -65,7 +65,7 @@ PLAN_SCHEMA = closed(
     marks=_MARKS,
     device={"enum": ["cpu", "cuda"]},
     threads={"type": "integer", "minimum": 1, "maximum": 1024},
-    environment=_FACTS,
+    environment=FACTS,
     source={"type": "array", "items": _FILE},
     digests=closed(**dict.fromkeys(PLAN_DIGESTS, DIGEST)),
 )
