@@ -122,6 +122,7 @@ _IMAGES = {
     "type": "string",
     "pattern": f"^([A-Za-z0-9+/]{{{IMAGE * IMAGE * 4}}}){{1,{SHOWN}}}$",
 }  # 3 bytes → 4 characters
+_MEANS = {"type": "array", "items": {"type": ["number", "null"]}}
 EXHIBIT_SCHEMA = closed(
     schema={"const": "vqkit.exhibit/1"},
     run_id=RUN_ID,
