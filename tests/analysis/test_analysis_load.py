@@ -1,5 +1,6 @@
 """Campaign folder → table: what is bound by digest can't be exchanged, and nothing lost leaves the table."""
 
+import base64
 import io
 import json
 import shutil
@@ -11,7 +12,7 @@ import simulate
 from conftest import contract_spec
 from simulate import arm
 
-from vqkit.analysis import load
+from vqkit.analysis import load, results, shown
 from vqkit.errors import Incomplete, Refused, Rejected
 from vqkit.formats import canonical, digests, knobs
 
@@ -76,7 +77,7 @@ def test_table_has_one_row_for_each_cell_and_mark(pristine):
         "verification_level", "manipulation_status", "tokens", "perplexity", "normalized_perplexity", "utilization",
         "mse", "psnr", "ssim", "guardrail_psnr", "guardrail_ssim", "imputed", "digest_campaign", "digest_score",
         "digest_source", "digest_intervention", "digest_proposal", "digest_dataset", "digest_environment",
-        "digest_contract", "digest_plan", "digest_evidence", "digest_manifest",
+        "digest_contract", "digest_plan", "digest_evidence", "digest_manifest", "digest_exhibit",
     ]  # fmt: skip
     assert set(table.loc[table["role"] == "reference", "arm"]) == {"reference"}
 
@@ -132,11 +133,11 @@ def test_the_order_of_files_does_not_matter(folder, pristine):
 
 def test_csv_reads_back_to_the_same_table(pristine):
     table = load.load(pristine).table
-    data = load.write_table(table)
-    assert data == load.write_table(table)
-    back = load.read_table(data)
-    first = load.arrays(table, (0, 2, 5, 10), range(6), {"psnr": 6.0})
-    second = load.arrays(back, (0, 2, 5, 10), range(6), {"psnr": 6.0})
+    data = results.write(table)
+    assert data == results.write(table)
+    back = results.read(data)
+    first = results.arrays(table, (0, 2, 5, 10), range(6), {"psnr": 6.0})
+    second = results.arrays(back, (0, 2, 5, 10), range(6), {"psnr": 6.0})
     assert first.labels == second.labels
     assert (first.imputed == second.imputed).all()
     for metric in first.values:
@@ -148,7 +149,7 @@ def test_csv_reads_back_to_the_same_table(pristine):
 def test_an_arm_may_have_any_name(tmp_path, name):
     folder = simulate.write_campaign(tmp_path / "c", [arm(name, 0.1)], seeds=6)
     table = load.load(folder).table
-    assert set(load.read_table(load.write_table(table))["arm"]) == {"reference", name}
+    assert set(results.read(results.write(table))["arm"]) == {"reference", name}
 
 
 def test_plain_pandas_reads_the_parquet(pristine):
@@ -288,14 +289,47 @@ def test_neither_evidence_nor_what_is_sealed_is_opened(folder, monkeypatch):
     assert inside == {"campaign.json", "frozen.json", "unblinded.json", "scores"}
 
 
-def test_counts_come_from_the_scores_that_the_table_names(folder):
+def test_what_is_shown_comes_from_what_the_table_names(tmp_path):
+    folder = simulate.write_campaign(tmp_path / "c", ARMS, seeds=6, states={("better", 1): "nonfinite"}, exhibits=True)
     loaded = load.load(folder)
-    counts = load.read_counts(folder, loaded.table, "better", 10)
-    assert counts.shape == (5, 128)
+    arm_shown = shown.read_arm(folder, loaded.table, "better", 10)
+    assert arm_shown.counts.shape == (5, 128)
     run_id = loaded.table.query("arm == 'better' and seed == 101")["run_id"].iloc[0]
     score = json.loads((folder / "scores" / f"{run_id}.json").read_bytes())
-    assert counts[0].tolist() == score["marks"][-1]["counts"]
-    rewrite(folder / "scores" / f"{run_id}.json", lambda value: value["marks"][-1]["counts"].reverse())
+    assert arm_shown.counts[0].tolist() == score["marks"][-1]["counts"]
+    exhibit = json.loads((folder / "exhibits" / f"{run_id}.json").read_bytes())
+    assert arm_shown.curves["loss"].shape == (5, 10)
+    assert arm_shown.curves["loss"][0].tolist() == exhibit["curve"]["loss"]
+    assert arm_shown.marks["psnr"][0].tolist() == [entry["psnr"] for entry in score["marks"]]
+    assert arm_shown.samples.keys() == {101, 103, 104, 105, 106}
+    raw = base64.b64decode(exhibit["samples"][-1]["reconstruction"])
+    assert arm_shown.samples[101].tobytes() == raw
+
+
+@pytest.mark.parametrize("place", ["scores", "exhibits"])
+def test_what_is_shown_is_bound(tmp_path, place):
+    folder = simulate.write_campaign(tmp_path / "c", ARMS, seeds=2, exhibits={"better"})
+    loaded = load.load(folder)
+    run_id = loaded.table.query("arm == 'better' and seed == 101")["run_id"].iloc[0]
+    rewrite(folder / place / f"{run_id}.json", lambda value: value.update(run_id="run-0000000000000000"))
     with pytest.raises(Refused) as caught:
-        load.read_counts(folder, loaded.table, "better", 10)
-    assert caught.value.codes == ("E_ANALYSIS_BINDING",)
+        shown.read_arm(folder, loaded.table, "better", 10)
+    assert [(one.code, one.where) for one in caught.value.problems] == [
+        ("E_ANALYSIS_BINDING", f"{place}/{run_id}.json")
+    ]
+
+
+@pytest.mark.parametrize("environment", [False, True])
+def test_the_setting_is_bound(tmp_path, environment):
+    """By frozen.json, and its facts by the campaign's digest of the environment."""
+    folder = simulate.write_campaign(tmp_path / "c", ARMS, seeds=2)
+    plan, frozen = (json.loads((folder / name).read_bytes()) for name in ("campaign.json", "frozen.json"))
+    bound = frozen["setting"], plan["digests"]["environment"]
+    assert shown.read_setting(folder, *bound)["environment"]["torch"] == "2.14.1+cpu"
+    rewrite(folder / "setting.json", lambda value: value["environment"].update(torch="2.99"))
+    if environment:
+        bound = digests.digest("exhibit", (folder / "setting.json").read_bytes()), bound[1]
+    with pytest.raises(Refused) as caught:
+        shown.read_setting(folder, *bound)
+    wanted = "setting.json environment" if environment else "setting.json"
+    assert [(one.code, one.where) for one in caught.value.problems] == [("E_ANALYSIS_BINDING", wanted)]

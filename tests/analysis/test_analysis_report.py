@@ -1,19 +1,28 @@
 """The report: one file that needs nothing, says where every number comes from, and is the same every time."""
 
+import base64
+import io
+import json
 import re
 import shutil
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
+import numpy as np
+import pandas as pd
 import pytest
 import simulate
 from conftest import contract_spec
+from PIL import Image
 from simulate import arm
 
 from vqkit.analysis import draw, page, tables
 from vqkit.analysis.__main__ import main
+from vqkit.errors import Refused
 
-FIGURES = ("heatmap", "slopes", "trajectories", "guardrails", "sensitivity", "usage", "surface", "power")
+FIGURES = (
+    "heatmap", "slopes", "trajectories", "guardrails", "sensitivity", "usage", "strips", "curves", "surface", "power",
+)  # fmt: skip
 PROVENANCE = "contract quick-v1 · dataset synthetic · cpu, 1 thread · cells: 38 complete, 1 failed, 1 missing of 40"
 
 
@@ -27,7 +36,7 @@ def folder(tmp_path_factory):
         arm("turning", {2: 0.06, 5: 0.0, 10: -0.08}, knobs={"commitment_weight": 1.0}),
     ]
     lost = {("costly", 2): "nonfinite", ("costly", 3): "missing"}
-    simulate.write_campaign(folder, arms, seeds=8, states=lost)
+    simulate.write_campaign(folder, arms, seeds=8, states=lost, exhibits=True)
     main(["calibrate", str(folder)])
     main(["report", str(folder)])
     return folder
@@ -44,12 +53,68 @@ def section(text, anchor):
 
 def test_page_needs_no_network_and_no_script(text):
     assert "<script" not in text
-    assert not re.search(r'\b(src|href)="(?!#)', text)
+    assert not re.search(r'\b(src|href)="(?!#|data:image/png;base64,)', text)
     assert not re.search(r"url\((?!#)", text)
     assert "@import" not in text
     assert not re.search(r"\bon[a-z]+=", text)
     outside = set(re.findall(r"https?://[^\s\"'<)]+", text))
     assert outside <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+def test_strips_show_the_exhibits_of_one_seed(folder):
+    """Read back from the SVG: originals, then reference, best and worst, of the first common seed."""
+    svg = (folder / "figures" / "strips.svg").read_text()
+    assert svg.count("image-rendering:pixelated") == 4
+    shown = [
+        np.array(Image.open(io.BytesIO(base64.b64decode(text))).convert("RGBA"))
+        for text in re.findall(r'href="data:image/png;base64,([^"]+)"', svg)
+    ]
+    runs = pd.read_csv(folder / "results.csv").query("seed == 101 and mark == 2").set_index("arm")["run_id"]
+    wanted = [simulate.pictures()]
+    for arm_label in ("reference", "turning", "worse"):
+        exhibit = json.loads((folder / "exhibits" / f"{runs[arm_label]}.json").read_bytes())
+        raw = base64.b64decode(exhibit["samples"][0]["reconstruction"])
+        wanted.append(np.frombuffer(raw, np.uint8).reshape(8, 32, 32, 3))
+    for found, images in zip(shown, wanted, strict=True):
+        for i, image in enumerate(images):
+            one = found[:, 34 * i : 34 * i + 32, :3]
+            assert (one == image).all() or (one[::-1] == image).all()  # matplotlib may turn it and its axis
+    words = " ".join(re.findall(r">([^<]+)</text>", svg))
+    for text in ("original", "reference: ", "turning (best): ", "worse (worst): ", "dB, "):
+        assert text in words
+
+
+def test_strips_have_an_alternative_text(text):
+    label = re.search(r'aria-label="([^"]+)"', section(text, "strips"))[1]
+    assert label == (
+        "8 evaluation images in a row, below them reconstructions by reference, turning (best), worse (worst), seed 101."
+    )
+
+
+def test_the_environment_is_named(text):
+    found = section(text, "digests")
+    for words in ("cpu imagined, AVX2", "2.14.1+cpu", "CPython 3.11.9", "Linux x86_64"):
+        assert words in found
+
+
+def test_a_campaign_without_exhibits_says_so(tmp_path):
+    """As where no seed has all three arms: nothing is drawn, nothing breaks."""
+    folder = simulate.write_campaign(tmp_path / "c", [arm("a", 0.2), arm("b", -0.2)], seeds=6)
+    main(["calibrate", str(folder)])
+    main(["report", str(folder)])
+    assert "no seed on which all of these arms completed" in section((folder / "report.html").read_text(), "strips")
+
+
+@pytest.mark.parametrize("place", ["setting.json", "exhibits"])
+def test_what_is_shown_must_be_what_was_frozen(folder, tmp_path, place):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    paths = sorted((copy / place).iterdir()) if place == "exhibits" else [copy / place]
+    for path in paths:
+        path.chmod(0o644)
+        path.write_bytes(path.read_bytes().replace(b"A", b"B", 1))
+    with pytest.raises(Refused) as caught:
+        main(["report", str(copy)])
+    assert set(caught.value.codes) == {"E_ANALYSIS_BINDING"}
 
 
 def test_page_is_well_formed(text):

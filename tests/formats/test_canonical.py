@@ -2,7 +2,9 @@
 
 import json
 import math
+import random
 
+import fuzz
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,3 +119,37 @@ def test_raises_nothing_but_its_own_errors(data):
     except Rejected:
         return
     assert canonical.loads(canonical.dumps(value)) == value
+
+
+def test_the_short_way_agrees_with_the_long_one():
+    """Mutated vectors and noise: what the short way takes, the long way takes as an equal value of equal types."""
+    rng = random.Random(7)
+    sources = [path.read_bytes() for path in sorted((fuzz.VECTORS / "valid").glob("*.json"))]
+    sources = [data for data in sources if len(data) < 20_000]
+    taken = 0
+    for number in range(6000):
+        data = sources[number % len(sources)]
+        data = fuzz.mutate(data, data, rng) if number >= len(sources) else data
+        data = data if number % 3 else fuzz.noise(rng)
+        short = canonical._plain(data)
+        if short is None:
+            continue
+        taken += 1
+        long = canonical.loads(data)
+        assert canonical.rfc8785.dumps(long) == data
+        assert repr(short) == repr(long)
+    assert taken > 100
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["9007199254740993", "-9007199254740993", "[9007199254740993.5]", "[" * 34 + "]" * 34, '{"\u00e9":1}', "NaN", "-0",
+     "1.0", "1e5", "1E5", '{"a":1,"a":1}', '{"b":1,"a":2}', "[1, 2]", '"\\ud800"', "0.00001", "-Infinity", '"\\u0041"'],
+)  # fmt: skip
+def test_the_short_way_takes_nothing_that_needs_a_closer_look(text):
+    assert canonical._plain(text.encode()) is None
+
+
+def test_the_short_way_takes_what_scores_are_made_of():
+    value = {"a": [0, 1.5, -3, 0.1234567890123456], "b": {"c": None, "d": True, "e": "é [{ 1e5 \n"}}
+    assert canonical._plain(canonical.dumps(value)) == value

@@ -1,6 +1,6 @@
 """Calibrate a campaign: from frozen scores to a decision, with its uncertainty, by rules fixed before the data.
 
-    load          campaign folder → one tidy table, bound by digests, with intention to treat
+    load          campaign folder → one tidy table (results), bound by digests (bindings), with intention to treat
     effects       arms × marks × metrics against the reference, one family (paired: the tests themselves)
     guardrails    ok | broken | inconclusive
     decide        responsive marks → budget, primary metric, known arms; or a refusal that says what to change
@@ -8,7 +8,8 @@
     surface       fitted over log level × log epoch
     stance        what each author expected against what came out
     calibration   all of it as calibration.json: closed, canonical, digested
-    plots, report the same for people
+    report        the same for people: tables, plots, and pictures of a few runs (shown)
+    tensorboard   training curves for who wants them there
 
-It reads score files and what binds them, never evidence, never what is sealed.
+It reads what the evaluator wrote and froze, never evidence, never what is sealed.
 """

@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from vqkit.analysis import build, calibration, load, power
+from vqkit.analysis import build, calibration, load, power, results
 from vqkit.errors import ArgumentParser, Incomplete, Refused, UsageError, guarded
 from vqkit.formats import campaign, digests, files
 
@@ -22,7 +22,7 @@ def calibrate(arguments):
     """Write results.parquet, results.csv and calibration.json into the campaign folder, and say what was decided."""
     folder = _folder(arguments.dir)
     loaded = load.load(folder)
-    csv = load.write_table(loaded.table)
+    csv = results.write(loaded.table)
     value = build.build(loaded, csv)
     data = calibration.encode(value)
     parquet = io.BytesIO()
@@ -52,7 +52,8 @@ def write_report(arguments):
     ):
         if found != bound:
             raise Refused("E_ANALYSIS_BINDING", where, f"{bound} ({calibration.NAME_ON_DISK} names it)", found)
-    written = report.write(folder, load.read_table(csv), value, calibration.digest(data))
+    setting = campaign.read(folder, campaign.FROZEN)[0]["setting"]
+    written = report.write(folder, results.read(csv), value, calibration.digest(data), setting)
     if arguments.json:
         print(json.dumps({"calibration": calibration.digest(data), "files": written, "decision": value["decision"]}))
     else:

@@ -174,35 +174,6 @@ def sensitivity(view, ink):
     return figure
 
 
-def usage(view, ink, counts):
-    """Share of tokens of each code from the most to the least used, mean over seeds, log scale."""
-    figure = Figure(figsize=(WIDTH, 2.9))
-    panel = figure.subplots()
-    looks = {view.reference: ("ink", "-"), view.best: ("better", "--"), view.worst: ("worse", "-.")}
-    for label, (name, style) in looks.items():
-        table = counts.get(label)
-        if table is None or not table.size:
-            continue
-        shares = -np.sort(-table / table.sum(1, keepdims=True), axis=1).mean(0)
-        role = "" if label == view.reference else " (best)" if label == view.best else " (worst)"
-        panel.plot(
-            np.arange(1, len(shares) + 1),
-            np.where(shares > 0, shares, np.nan),
-            style,
-            color=ink[name],
-            label=f"{label}{role}, {len(table)} runs",
-        )
-        panel.axhline(1 / len(shares), color=ink["muted"], linewidth=0.7, linestyle=":")
-    panel.set_yscale("log")
-    panel.set(
-        xlabel="code, by rank (dotted: uniform use; a line that ends: codes never used)", ylabel="share of tokens"
-    )
-    panel.grid(axis="y", color=ink["line"], linewidth=0.5)
-    if panel.lines:
-        panel.legend(fontsize=8, frameon=False)
-    return figure
-
-
 def fitted(view, ink):
     """Observed mean effects of arms that move one numeric knob, and the fitted surface at each mark."""
     found = next(one for one in view.value["surface"] if one["metric"] == view.metric)

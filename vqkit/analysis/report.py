@@ -4,31 +4,34 @@ The page is one file that reads alone: what was decided, then what it rests on, 
 Whatever shows a result names contract, dataset, device and cells. The same files give the same bytes.
 """
 
-from vqkit.analysis import calibration, draw, load, page, plots, tables
+from vqkit.analysis import calibration, draw, figures, page, shown, tables
 from vqkit.analysis.view import View, provenance
 from vqkit.formats import files
 
 HTML, MARKDOWN, FIGURES = "report.html", "report.md", "figures"
 
 
-def write(folder, table, value, digest):
+def write(folder, table, value, digest, setting_digest):
     """Write every file of the report into the campaign folder and return their names.
 
     Args:
         folder: the campaign folder.
         table: the results table that the calibration was made of.
         value, digest: the calibration and its digest.
+        setting_digest: as ``frozen.json`` names it.
     """
     view = View(value, table)
-    figures = _figures(view, folder)
+    setting = shown.read_setting(folder, setting_digest, value["device"]["environment"])
+    drawings = figures.of_report(view, folder, setting)
+    bound = tables.digests(view, digest, setting["environment"])
     (folder / FIGURES).mkdir(exist_ok=True)
     drawn = {}
-    for name, (picture, _, _) in figures.items():
-        png, svg, drawn[name] = draw.render(picture, name, view.footer)
+    for name, picture in drawings.items():
+        png, svg, drawn[name] = draw.render(picture.draw, name, view.footer)
         files.replace(folder / FIGURES / f"{name}.png", png)
         files.replace(folder / FIGURES / f"{name}.svg", svg)
-    files.replace(folder / HTML, html(view, figures, drawn, digest).encode())
-    files.replace(folder / MARKDOWN, markdown(view, figures, digest).encode())
+    files.replace(folder / HTML, html(view, drawings, drawn, bound).encode())
+    files.replace(folder / MARKDOWN, markdown(view, drawings, bound).encode())
     return [HTML, MARKDOWN, FIGURES]
 
 
@@ -43,13 +46,13 @@ def terminal(value, paths):
     return "\n".join([*lines, "", provenance(value), *calibration.in_words(value), "", *map(str, paths)])
 
 
-def html(view, figures, drawn, digest):
+def html(view, drawings, drawn, bound):
     """report.html as text."""
     title = f"Calibration report: {view.value['campaign']['name']}"
 
     def picture(name, more=""):
-        _, heading, caption = figures[name]
-        return page.section(name, heading, page.figure(heading, drawn[name], caption) + more)
+        one = drawings[name]
+        return page.section(name, one.title, page.figure(one.alt or one.title, drawn[name], one.caption) + more)
 
     def cited(table, caption):
         return page.table(*table, caption=f"{caption} [{view.footer}]")
@@ -61,7 +64,7 @@ def html(view, figures, drawn, digest):
         page.section("arms", f"Arms at epoch {view.mark}", cited(tables.arms(view), _arms_caption(view))),
         *(picture(name) for name in ("heatmap", "slopes", "trajectories", "guardrails", "sensitivity")),
         page.section("why", "Why this mark and this metric", cited(tables.assessments(view), _WHY)),
-        picture("usage"),
+        *(picture(name) for name in ("usage", "strips", "curves")),
         picture("surface", _surface_notes(view, cited)),
         picture("power", cited(tables.sizes(view), "Sample size three ways, in seeds.")),
         page.section("reversals", "Rank reversals between marks", _reversals(view, cited)),
@@ -69,12 +72,12 @@ def html(view, figures, drawn, digest):
         page.section("cells", "Cells and failures", _cells(view, cited)),
         page.section("all", "Every arm, mark and metric", page.details("Show the table", every)),
         page.section("method", "How to read this", _method(view)),
-        page.section("digests", "Digests and versions", page.table(*tables.digests(view, digest))),
+        page.section("digests", "Digests and versions", page.table(*bound)),
     ]
     return page.document(title, "\n".join(parts))
 
 
-def markdown(view, figures, digest):
+def markdown(view, drawings, bound):
     """report.md: the same decision, arms and figures, for places that show Markdown."""
     value = view.value
     lines = [
@@ -87,70 +90,11 @@ def markdown(view, figures, digest):
     lines += ["", *(f"- {line}" for line in calibration.reasons(value))]
     lines += [f"- to change: {line}" for line in calibration.changes(value)]
     lines += ["", f"## Arms at epoch {view.mark}", "", _arms_caption(view), "", *tables.pipes(*tables.arms(view))]
-    for name, (_, title, text) in figures.items():
-        lines += ["", f"## {title}", "", f"![{title}]({FIGURES}/{name}.png)", "", text]
+    for name, one in drawings.items():
+        lines += ["", f"## {one.title}", "", f"![{one.alt or one.title}]({FIGURES}/{name}.png)", "", one.caption]
     lines += ["", *tables.pipes(*tables.sizes(view)), "", "## What was expected", ""]
     lines += [*tables.pipes(*tables.stances(view)), "", "## Digests and versions", ""]
-    return "\n".join([*lines, *tables.pipes(*tables.digests(view, digest)), ""])
-
-
-def _figures(view, folder):
-    """name → (function of the colours, title, caption), in the order of report.md."""
-    metric, alpha = plots.SHORT[view.metric], view.value["analysis"]["plan"]["alpha"]
-    three = dict.fromkeys((view.reference, view.best, view.worst))
-    counts = {label: load.read_counts(folder, view.table, label, view.mark) for label in three}
-    few = len(view.arms) < len(view.everyone)
-    drawn = f" Drawn are {len(view.arms)} of {len(view.everyone)} arms, the strongest each way." if few else ""
-    return {
-        "heatmap": (
-            lambda ink: plots.heatmap(view, ink),
-            "Effect of every arm at every mark",
-            "Mean paired difference to the reference of the same seed; a stronger colour is a larger effect, blue "
-            "improves, orange worsens. ● detected, ≈ equivalent, ? inconclusive, – underpowered, ⌊ ⌈ void at floor or "
-            f"ceiling; no sign at epoch 0, which is never tested. ◂ is the budget.{drawn}",
-        ),
-        "slopes": (
-            lambda ink: plots.slopes(view, ink),
-            f"Every seed at epoch {view.mark}",
-            f"{metric} of the reference and of the arm, one line a seed. A dashed line is a pair with a run that did "
-            "not complete: the contract’s intention-to-treat value stands there.",
-        ),
-        "trajectories": (
-            lambda ink: plots.trajectories(view, ink),
-            "Effect against training",
-            f"Mean paired difference with its t interval (level {1 - alpha:g}, not adjusted for the number of cells). "
-            "The band is ±δ_min, the smallest difference that matters, declared beforehand.",
-        ),
-        "guardrails": (
-            lambda ink: plots.forest(view, ink),
-            f"What it costs in reconstruction, at epoch {view.mark}",
-            "Difference to the reference with one-sided limits and the margin that the contract allows (dashed). "
-            f"● ok, ◆ inconclusive, ✕ broken, by the margin or by the absolute limit.{drawn}",
-        ),
-        "sensitivity": (
-            lambda ink: plots.sensitivity(view, ink),
-            "How strongly the two metrics respond",
-            "The largest standardized effect, |mean| / √(sd² + (δ_min/2)²), at each mark: of an arm that improves and "
-            "keeps its guardrails (up), of one that worsens (down). Full colour: the metric that the report follows.",
-        ),
-        "usage": (
-            lambda ink: plots.usage(view, ink, counts),
-            f"Use of the codebook at epoch {view.mark}",
-            "Codes from the most to the least used, mean over completed runs. A flat line is an even codebook; one "
-            "that falls steeply or ends early is a collapsed one.",
-        ),
-        "surface": (
-            lambda ink: plots.fitted(view, ink),
-            "Fitted surface of each numeric knob",
-            "Points are observed means of arms that move this knob alone, lines the fit over log level × log epoch.",
-        ),
-        "power": (
-            lambda ink: plots.power_curve(view, ink),
-            "How many seeds a confirmatory trial needs",
-            "Power of the paired t-test for δ_min. In the shaded part no sign-flip test can reach α. The dot is what "
-            "to plan with: enough for the t-test and, by simulation, for the sign-flip test.",
-        ),
-    }
+    return "\n".join([*lines, *tables.pipes(*bound), ""])
 
 
 def _subject(view):

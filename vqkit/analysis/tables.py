@@ -7,6 +7,7 @@ from vqkit import __version__
 from vqkit.analysis.guardrails import STATUSES
 
 LIBRARIES = ("numpy", "scipy", "pandas", "statsmodels", "matplotlib")
+TRAINED_ON = ("device", "threads", "torch", "python", "system")  # of the environment's facts
 MOST_EFFECTS = 12_000  # rows of the full table; calibration.json has them all
 
 
@@ -129,8 +130,8 @@ def effects(view):
     return head, rows
 
 
-def digests(view, calibration):
-    """Everything that this result is bound to, and what computed it."""
+def digests(view, calibration, environment):
+    """Everything that this result is bound to, the environment that it was trained in (facts, or None), versions."""
     value = view.value
     libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
     rows = [
@@ -143,7 +144,8 @@ def digests(view, calibration):
         ["dataset", value["dataset"]["digest"]],
         ["environment", value["device"]["environment"]],
         ["source", value["source"]],
-        ["versions", f"vqkit {__version__}, python {platform.python_version()}, {libraries}"],
+        *([name, environment[name]] for name in TRAINED_ON if environment and name in environment),
+        ["analysed with", f"vqkit {__version__}, python {platform.python_version()}, {libraries}"],
     ]
     return ["what", "value"], rows
 

@@ -1,6 +1,6 @@
 """A calibration as figures and tables read it: which mark, which metric, which arms, in which order."""
 
-from vqkit.analysis import load
+from vqkit.analysis.results import arrays
 
 MOST_ARMS = 24  # in a figure
 
@@ -20,7 +20,7 @@ class View:
         self.value, self.table, self.arrays = value, table, None
         if table is not None:
             treat = value["analysis"]["plan"]["intention_to_treat"]
-            self.arrays = load.arrays(table, value["marks"], value["seeds"], treat)
+            self.arrays = arrays(table, value["marks"], value["seeds"], treat)
         decision = value["decision"]
         self.mark = decision["budget_mark"] if decision["budget_mark"] is not None else value["marks"][-1]
         self.metric = decision["primary_metric"] or value["analysis"]["plan"]["metrics"][0]
@@ -41,6 +41,11 @@ class View:
 
     def effect(self, arm, mark=None, metric=None):
         return self.effects[arm, self.mark if mark is None else mark, metric or self.metric]
+
+    def row(self, arm, seed):
+        """The row of the results table of an arm and a seed at the mark of the report."""
+        table = self.table
+        return table[(table["arm"] == arm) & (table["seed"] == seed) & (table["mark"] == self.mark)].iloc[0]
 
 
 def provenance(value):

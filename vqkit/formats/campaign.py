@@ -131,7 +131,7 @@ EXHIBIT_SCHEMA = closed(
 )
 SETTING_SCHEMA = closed(
     schema={"const": "vqkit.setting/1"},
-    environment={"oneOf": [FACTS, {"type": "null"}]},
+    environment={"anyOf": [FACTS, {"type": "null"}]},
     images={"type": "array", "items": COUNT, "minItems": 1, "maxItems": SHOWN, "uniqueItems": True},
     originals=_IMAGES,
 )

@@ -19,6 +19,8 @@ MAX_INTEGER = 2**53 - 1
 EXPONENT_FROM = 1e21  # RFC 8785 writes integral floats below this as digits, which must then be exact integers
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _SPELLED_APART = re.compile(rb"[0-9][eE]|\.0(?![0-9])")
+_LONG = re.compile(rb"(?<![.0-9])[0-9]{16}")
+_BRACKETS = re.compile(rb"[][{}]")
 
 
 class _Pairs(list):
@@ -84,10 +86,47 @@ def dumps(value):
 
 def loads_canonical(data, *, where="json", max_bytes=MAX_BYTES):
     """``loads``, and the bytes must already be the canonical form: what is hashed is what was read."""
+    if len(data) <= max_bytes:
+        value = _plain(bytes(data))
+        if value is not None:
+            return value
     value = loads(data, where=where, max_bytes=max_bytes)
     if not _is_canonical(value, bytes(data)):
         raise Rejected("E_JSON_CANONICAL", where, "RFC 8785 bytes", "another spelling of the same value")
     return value
+
+
+def _plain(data):
+    """The value of canonical bytes that hold nothing that needs a closer look, in a fraction of the time; else None.
+
+    The standard library writes the canonical form but for numbers with an exponent or an ending ``.0``; where it gives
+    the same bytes back there is no white space, no key twice or out of order, no minus zero and nothing that was lost
+    in reading. What it would still let through is looked for: long integers, deep nesting, other keys than ASCII.
+    """
+    bare = _STRINGS.sub(b"", data)
+    if _SPELLED_APART.search(bare) or _LONG.search(bare):
+        return None
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(bare):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    if deepest > MAX_DEPTH:
+        return None
+    try:
+        value = json.loads(data.decode(), object_pairs_hook=_plain_object, parse_constant=_refuse)
+        same = json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode() == data
+    except (ValueError, RecursionError):
+        return None
+    return value if same else None
+
+
+def _plain_object(pairs):
+    value = dict(pairs)
+    return value if all(map(str.isascii, value)) else _refuse(value)
+
+
+def _refuse(found):
+    raise ValueError(found)
 
 
 def _is_canonical(value, data):
