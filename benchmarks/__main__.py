@@ -5,11 +5,11 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks import evaluation, nearest, sweep, timing, training
+from benchmarks import analysis, evaluation, nearest, sweep, timing, training
 from vqkit.data import resolve
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
-SECTIONS = ("training", "sweep", "nearest", "evaluation")
+SECTIONS = ("training", "sweep", "nearest", "evaluation", "analysis")
 
 
 def main():
@@ -41,6 +41,8 @@ def main():
             parts += [nearest.table(nearest.measure(count, chosen.repeats))]
     if "evaluation" in chosen.only:
         parts += ["### The evaluator", evaluation.table(evaluation.measure(data, chosen.repeats))]
+    if "analysis" in chosen.only:
+        parts += ["### The analysis", analysis.table(analysis.measure())]
     text = "\n\n".join(parts)
     print(text)
     if set(chosen.only) == set(SECTIONS):

@@ -87,7 +87,8 @@ def test_strips_show_the_exhibits_of_one_seed(folder):
 def test_strips_have_an_alternative_text(text):
     label = re.search(r'aria-label="([^"]+)"', section(text, "strips"))[1]
     assert label == (
-        "8 evaluation images in a row, below them reconstructions by reference, turning (best), worse (worst), seed 101."
+        "8 evaluation images in a row, below them reconstructions by reference, turning (best), worse (worst), "
+        "seed 101."
     )
 
 
@@ -238,22 +239,6 @@ def test_many_arms_are_drawn_in_part_and_listed_in_full(tmp_path, capsys):
     text = (folder / "report.html").read_text()
     assert "24 of 30 arms" in section(text, "heatmap")
     assert section(text, "arms").count("<tr>") == 31
-
-
-@pytest.mark.slow
-def test_ten_thousand_cells_take_less_than_a_minute(tmp_path):
-    """CPU seconds, so that other work on the machine does not decide; measured on one core: about 40."""
-    import time
-
-    arms = [
-        arm(f"arm-{i:03d}", 0.01 * (i % 40 - 20), knobs={"commitment_weight": round(0.3 + i / 100, 4)})
-        for i in range(624)
-    ]
-    folder = simulate.write_campaign(tmp_path / "c", arms, seeds=16)
-    start = time.process_time()
-    main(["calibrate", str(folder)])
-    main(["report", str(folder)])
-    assert time.process_time() - start < 60
 
 
 def test_a_refusal_is_reported_with_what_to_change(tmp_path, capsys):

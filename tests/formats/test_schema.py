@@ -1,6 +1,11 @@
 """Schemas: closed, all violations at once, exact types, and patterns that end where they say."""
 
-from vqkit.formats import schema
+import json
+
+import pytest
+from conftest import REPOSITORY
+
+from vqkit.formats import campaign, schema
 from vqkit.formats.schema import NAME, POSITIVE, closed
 
 THING = closed(
@@ -40,3 +45,30 @@ def test_a_pattern_ends_at_the_end():
 def test_the_nearest_key_is_named():
     (problem, _) = schema.problems({**GOOD, "nmae": 1, "name": 3}, THING, "thing")
     assert "did you mean 'name'" in problem.found
+
+
+SOUP = [None, True, 0, 1, -1, 1.0, 2.5, "", "a-1", "a\n", "x" * 70, [], [1, 2], [1, 1], [1, True], ["a", "a"], [-1], {},
+        {"count": 2}, GOOD, GOOD | {"note": 1}, GOOD | {"extra": 1}, [GOOD], {"a": 1}, {"b": "x"}, {"name": "a-1"},
+        "sha256:" + "0" * 64]  # fmt: skip
+SCHEMAS = [
+    THING, POSITIVE, NAME, schema.COUNT, schema.DIGEST, {"type": ["integer", "null"]}, {"const": "a-1"},
+    {"enum": ["a-1", None]}, {"type": "array", "items": schema.COUNT}, {"type": "array", "items": THING, "minItems": 1},
+    {"type": "array", "maxItems": 1}, {"anyOf": [NAME, POSITIVE]}, closed(name=NAME), closed(count=POSITIVE),
+    {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": {"type": "number", "maximum": 5}},
+    {"type": "object", "properties": {"a": POSITIVE}}, {"type": "object", "additionalProperties": False},
+    {"oneOf": [NAME, POSITIVE]}, {"type": "object", "required": ["name"]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", SCHEMAS, ids=str)
+def test_the_short_way_accepts_nothing_that_jsonschema_refuses(rule):
+    """Every value of a soup against every schema; and the short way is not one that always says no."""
+    short = [schema._accepts(value, rule) for value in SOUP]
+    full = [schema._Validator(rule).is_valid(value) for value in SOUP]
+    assert [a for a, b in zip(short, full, strict=True) if a and not b] == []
+    assert any(short) or "oneOf" in rule
+
+
+def test_every_score_goes_the_short_way():
+    path = REPOSITORY / "tests" / "vectors" / "valid" / "score.json"
+    assert schema._accepts(json.loads(path.read_bytes()), campaign.SCORE_SCHEMA)

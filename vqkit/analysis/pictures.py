@@ -80,7 +80,8 @@ def curves(view, ink, shown):
     for panel in panels[0]:
         if panel.get_legend_handles_labels()[0]:
             panel.set_yscale("log")
-            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
+            low, high = panel.get_ylim()
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 50 * low else (1,)))
             panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             panel.yaxis.set_minor_formatter(NullFormatter())
         else:

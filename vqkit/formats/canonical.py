@@ -5,6 +5,7 @@ with the standard library into a tree that still knows every pair and every numb
 once, so that all faults of one text are reported together, each with its path.
 """
 
+import itertools
 import json
 import math
 import re
@@ -18,9 +19,10 @@ MAX_DEPTH = 32
 MAX_INTEGER = 2**53 - 1
 EXPONENT_FROM = 1e21  # RFC 8785 writes integral floats below this as digits, which must then be exact integers
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_SPELLED_APART = re.compile(rb"[0-9][eE]|\.0(?![0-9])")
+_SPELLED_APART = re.compile(rb"[eE][-+0-9]|\.0(?![0-9])")
 _LONG = re.compile(rb"(?<![.0-9])[0-9]{16}")
-_BRACKETS = re.compile(rb"[][{}]")
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_BRACKET = bytes(byte for byte in range(256) if byte not in _STEPS)
 
 
 class _Pairs(list):
@@ -106,11 +108,8 @@ def _plain(data):
     bare = _STRINGS.sub(b"", data)
     if _SPELLED_APART.search(bare) or _LONG.search(bare):
         return None
-    depth = deepest = 0
-    for bracket in _BRACKETS.findall(bare):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    if deepest > MAX_DEPTH:
+    depths = itertools.accumulate(map(_STEPS.get, bare.translate(None, _NO_BRACKET)))
+    if max(depths, default=0) > MAX_DEPTH:
         return None
     try:
         value = json.loads(data.decode(), object_pairs_hook=_plain_object, parse_constant=_refuse)

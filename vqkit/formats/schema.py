@@ -67,25 +67,61 @@ def problems(value, schema, where):
 def _accepts(value, schema):
     """Whether ``value`` surely conforms, in a fraction of jsonschema's time; False where only jsonschema can tell.
 
+    A schema is turned into functions once; the schemas of the formats are few and never change.
+    """
+    if id(schema) not in _COMPILED:
+        if len(_COMPILED) >= _MOST_COMPILED:
+            _COMPILED.clear()
+        _COMPILED[id(schema)] = schema, _compile(schema)  # kept with it, so that no other can get its id
+    return _COMPILED[id(schema)][1](value)
+
+
+def _compile(schema):
+    """A function that says whether a value surely conforms.
+
     Knows the keywords that hold scores and campaigns together; any other keyword, or any doubt, gives False.
     """
-    for keyword, rule in schema.items():
-        check = _KEYWORDS.get(keyword)
-        if check is None or not check(value, rule, schema):
-            return False
-    return True
+    if not schema.keys() <= _KEYWORDS.keys():
+        return lambda value: False
+    if _is_closed(schema):
+        return _closed(schema["properties"])
+    checks = [_KEYWORDS[keyword](rule, schema) for keyword, rule in schema.items()]
+    return checks[0] if len(checks) == 1 else lambda value: all(check(value) for check in checks)
 
 
-def _accepts_type(value, rule, _):
-    if type(rule) is str:
-        return type(value) in _KINDS[rule]
-    return any(type(value) in _KINDS[kind] for kind in rule)
+def _is_closed(schema):
+    """Whether this is an object schema as ``closed`` makes them, without optional keys."""
+    parts = schema.keys() == {"type", "properties", "required", "additionalProperties"}
+    return parts and schema["additionalProperties"] is False and {*schema["required"]} == schema["properties"].keys()
 
 
-def _accepts_items(value, rule, _):
-    if type(value) is list and rule == COUNT:
-        return all(type(child) is int and child >= 0 for child in value)
-    return type(value) is not list or all(_accepts(child, rule) for child in value)
+def _closed(properties):
+    checks = [(name, _compile(rule)) for name, rule in properties.items()]
+    names = properties.keys()
+
+    def accepts(value):
+        return type(value) is dict and value.keys() == names and all(check(value[name]) for name, check in checks)
+
+    return accepts
+
+
+def _type(rule, _):
+    kinds = {kind for name in ([rule] if type(rule) is str else rule) for kind in _KINDS[name]}
+    return lambda value: type(value) in kinds
+
+
+def _enum(rule, _):
+    known = frozenset(one for one in rule if type(one) in (str, type(None)))
+    return lambda value: type(value) in (str, type(None)) and value in known
+
+
+def _items(rule, _):
+    if rule == COUNT:
+        return lambda value: (
+            type(value) is not list or ({*map(type, value)} <= {int} and (not value or min(value) >= 0))
+        )
+    check = _compile(rule)
+    return lambda value: type(value) is not list or all(map(check, value))
 
 
 def _surely_unique(values):
@@ -94,43 +130,59 @@ def _surely_unique(values):
     return kinds in (set(), {str}, {int}) and len(set(values)) == len(values)
 
 
-def _accepts_properties(value, rule, schema):
-    if type(value) is dict:
-        for key, child in value.items():
-            if key in rule and not _accepts(child, rule[key]):
-                return False
-    return True
+def _properties(rule, _):
+    checks = {name: _compile(one) for name, one in rule.items()}
+    return lambda value: (
+        type(value) is not dict or all(checks[key](child) for key, child in value.items() if key in checks)
+    )
 
 
-def _accepts_rest(value, rule, schema):
-    if type(value) is not dict:
-        return True
+def _rest(rule, schema):
     known = schema.get("properties", {})
-    rest = [key for key in value if key not in known]
-    return not rest if rule is False else all(_accepts(value[key], rule) for key in rest)
+    check = _compile(rule) if type(rule) is dict else lambda value: False
+    return lambda value: (
+        type(value) is not dict or all(check(child) for key, child in value.items() if key not in known)
+    )
 
 
+def _property_names(rule, _):
+    check = _compile(rule)
+    return lambda value: type(value) is not dict or all(map(check, value))
+
+
+def _any_of(rule, _):
+    checks = [_compile(choice) for choice in rule]
+    return lambda value: any(check(value) for check in checks)
+
+
+def _form(rule, _):
+    search = re.compile(rule).search
+    return lambda value: type(value) is not str or (search(value) is not None and not value.endswith("\n"))
+
+
+_MOST_COMPILED = 500
+_COMPILED = {}
 _KINDS = {
     "object": (dict,), "array": (list,), "string": (str,), "integer": (int,), "number": (int, float),
     "boolean": (bool,), "null": (type(None),),
 }  # fmt: skip
 _KEYWORDS = {
-    "type": _accepts_type,
-    "const": lambda value, rule, _: type(value) is str and value == rule,
-    "enum": lambda value, rule, _: type(value) in (str, type(None)) and value in rule,
-    "pattern": lambda value, rule, _: type(value) is not str or _matches(rule, value),
-    "maxLength": lambda value, rule, _: type(value) is not str or len(value) <= rule,
-    "minimum": lambda value, rule, _: type(value) not in (int, float) or value >= rule,
-    "maximum": lambda value, rule, _: type(value) not in (int, float) or value <= rule,
-    "minItems": lambda value, rule, _: type(value) is not list or len(value) >= rule,
-    "maxItems": lambda value, rule, _: type(value) is not list or len(value) <= rule,
-    "uniqueItems": lambda value, rule, _: type(value) is not list or _surely_unique(value),
-    "required": lambda value, rule, _: type(value) is not dict or all(key in value for key in rule),
-    "propertyNames": lambda value, rule, _: type(value) is not dict or all(_accepts(key, rule) for key in value),
-    "properties": _accepts_properties,
-    "additionalProperties": _accepts_rest,
-    "items": _accepts_items,
-    "anyOf": lambda value, rule, _: any(_accepts(value, choice) for choice in rule),
+    "type": _type,
+    "const": lambda rule, _: lambda value: type(value) is str and value == rule,
+    "enum": _enum,
+    "pattern": _form,
+    "maxLength": lambda rule, _: lambda value: type(value) is not str or len(value) <= rule,
+    "minimum": lambda rule, _: lambda value: type(value) not in (int, float) or value >= rule,
+    "maximum": lambda rule, _: lambda value: type(value) not in (int, float) or value <= rule,
+    "minItems": lambda rule, _: lambda value: type(value) is not list or len(value) >= rule,
+    "maxItems": lambda rule, _: lambda value: type(value) is not list or len(value) <= rule,
+    "uniqueItems": lambda rule, _: lambda value: type(value) is not list or _surely_unique(value),
+    "required": lambda rule, _: lambda value: type(value) is not dict or all(key in value for key in rule),
+    "propertyNames": _property_names,
+    "properties": _properties,
+    "additionalProperties": _rest,
+    "items": _items,
+    "anyOf": _any_of,
 }
 
 
