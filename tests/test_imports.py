@@ -13,7 +13,8 @@ RULES = {
     "vqkit/formats": FORMATS | {"rfc8785", "jsonschema", "safetensors"},
     "vqkit/nn": {"vqkit.errors", "vqkit.nn", "torch", "triton"},
     "vqkit/data": FORMATS | {"vqkit.data", "torchvision", "pyarrow", "skimage", "PIL", "tqdm"},
-    "vqkit/analysis": FORMATS | {"vqkit.analysis", "pandas", "pyarrow", "scipy", "statsmodels", "matplotlib"},
+    "vqkit/analysis": FORMATS
+    | {"vqkit.analysis", "pandas", "pyarrow", "scipy", "statsmodels", "matplotlib", "tensorboard"},
     "runner": FORMATS
     | {"vqkit.data", "vqkit.nn", "runner", "torch", "hydra", "omegaconf", "yaml", "tqdm", "cryptography"},
     "evaluator": FORMATS | {"evaluator"},

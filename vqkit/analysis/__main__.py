@@ -1,4 +1,4 @@
-"""``python -m vqkit.analysis calibrate DIR | report DIR | power …``"""
+"""``python -m vqkit.analysis calibrate DIR | report DIR [--tensorboard] | power …``"""
 
 import io
 import json
@@ -40,20 +40,29 @@ def write_report(arguments):
     from vqkit.analysis import report  # matplotlib takes a second to import; the other commands don't need it
 
     folder = _folder(arguments.dir)
-    for name in (calibration.NAME_ON_DISK, CSV, campaign.FROZEN):
+    for name in (calibration.NAME_ON_DISK, CSV, campaign.FROZEN, campaign.UNBLINDED):
         if not (folder / name).exists():
             raise Incomplete("E_STAGE_MISSING", name, "the file (calibrate first)", "nothing")
     data = files.read_once(folder / calibration.NAME_ON_DISK)
     value = calibration.parse(data)
-    csv, frozen = (files.read_once(folder / name) for name in (CSV, campaign.FROZEN))
+    names = (CSV, campaign.FROZEN, campaign.UNBLINDED)
+    csv, frozen, unblinded = (files.read_once(folder / name, max_bytes=campaign.MAX_BYTES) for name in names)
     for where, bound, found in (
         (CSV, value["results"], calibration.table_digest(csv)),
         (campaign.FROZEN, value["campaign"]["frozen"], digests.digest("score", frozen)),
+        (campaign.UNBLINDED, value["campaign"]["unblinded"], digests.digest("campaign", unblinded)),
     ):
         if found != bound:
             raise Refused("E_ANALYSIS_BINDING", where, f"{bound} ({calibration.NAME_ON_DISK} names it)", found)
     setting = campaign.read(folder, campaign.FROZEN)[0]["setting"]
-    written = report.write(folder, results.read(csv), value, calibration.digest(data), setting)
+    table = results.read(csv)
+    if arguments.tensorboard:
+        from vqkit.analysis import tensorboard
+
+        tensorboard.require()
+    written = report.write(folder, table, value, calibration.digest(data), setting)
+    if arguments.tensorboard:
+        written.append(tensorboard.write(folder, table))
     if arguments.json:
         print(json.dumps({"calibration": calibration.digest(data), "files": written, "decision": value["decision"]}))
     else:
@@ -97,6 +106,9 @@ def _parser():
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("dir", metavar="DIR", help="a campaign folder, unblinded (report: and calibrated)")
         command.add_argument("--json", action="store_true", help="answer and errors as JSON")
+        if run is write_report:
+            text = "also write training curves as TensorBoard event files (needs the extra `tensorboard`)"
+            command.add_argument("--tensorboard", action="store_true", help=text)
         command.set_defaults(run=run)
     command = commands.add_parser("power", help="seeds for a difference, or the difference for seeds")
     command.add_argument("--sigma", type=float, required=True, help="standard deviation of paired differences")

@@ -76,7 +76,7 @@ def load(folder):
     found = {
         "campaign": digests.digest("campaign", plan_bytes),
         "frozen": digests.digest("score", frozen_bytes),
-        "unblinded": digests.digest("score", unblinded_bytes),
+        "unblinded": digests.digest("campaign", unblinded_bytes),
     }
     contract = Contract(plan["contract"])
     problems = [*bindings.plan_problems(plan, contract), *bindings.binding_problems(plan, frozen, unblinded, found)]

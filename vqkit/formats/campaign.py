@@ -10,7 +10,7 @@ DIR/exhibits/RUN_ID.json what people want to see of a run: training curve, a few
 DIR/setting.json         what all runs share: the environment's facts, the originals of those reconstructions
 DIR/frozen.json          the digest of every score and of the setting, with what is missing
 DIR/unblinded.json       the arm of every cell
-DIR/results.parquet, results.csv, calibration.json, report.html, report.md, figures/
+DIR/results.parquet, results.csv, calibration.json, report.html, report.md, figures/, tensorboard/
 """
 
 import base64
