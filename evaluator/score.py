@@ -120,6 +120,8 @@ def _contradictions(plan):
         "seeds of the phase": ([], sorted(set(plan["seeds"]) - set(contract.seeds(plan["phase"])))),
         "run ids": (len(plan["cells"]), len({cell["run_id"] for cell in plan["cells"]})),
     }
+    if "calibration" in plan:
+        pairs["calibration"] = (True, campaign.keeps_prescription(plan, contract))
     if plan["phase"] == "development":  # a confirmatory arm without effect shares its digest with the reference
         distinct = {(cell["seed"], cell["intervention"]) for cell in plan["cells"]}
         pairs["cells"] = (len(plan["cells"]), len(distinct))

@@ -22,9 +22,9 @@ RUN_OPTIONS = (
 )  # fmt: skip
 SWEEP_OPTIONS = (
     "sweep", "contract", "seeds", "device", "threads", "data", "root", "marks", "phase", "out", "executor",
-    "budget_seconds", "dry_run",
+    "budget_seconds", "dry_run", "calibration",
 )  # fmt: skip
-TEXT = ("intervention", "data", "root", "out")  # paths: taken as they are, outside Hydra's grammar
+TEXT = ("intervention", "data", "root", "out", "calibration")  # paths: taken as they are, outside Hydra's grammar
 ALIASES = {
     "lr": "training.learning_rate",
     "codebook_size": "model.codes",

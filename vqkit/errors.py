@@ -68,6 +68,7 @@ CODES = {
     "E_MARKS": "marks that the contract does not have",
     "E_DATASET_NOT_ALLOWED": "the contract does not allow this dataset",
     "E_DEVICE": "the device is not there",
+    "E_CALIBRATION": "a calibration that this campaign can't be planned from",
     "E_CAMPAIGN_CHANGED": "another campaign lies in this folder",
     "E_NOT_FROZEN": "unblinding before the scores are frozen",
     "E_FROZEN": "the scores are frozen already",

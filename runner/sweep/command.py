@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from runner.sweep import cells, definition, local, plan
+from runner.sweep import calibrated, cells, definition, local, plan
 from runner.sweep.estimate import estimate, probe
 from runner.sweep.host import Host
 from runner.sweep.progress import Progress
@@ -26,7 +26,8 @@ def sweep(options, contract, data, *, where="sweep", host=None):
 
     Args:
         options: plain data: ``sweep`` (the definition), ``out``, ``device``, ``threads``, ``phase``, ``seeds``,
-            ``marks``, ``executor`` {name, slots, timeout_seconds}, ``budget_seconds``, ``dry_run``.
+            ``marks``, ``calibration`` (a file, or none), ``executor`` {name, slots, timeout_seconds},
+            ``budget_seconds``, ``dry_run``.
         contract: a ``Contract``, held against its lock by the caller.
         data: the folder of a canonical dataset.
         where: how error messages name the sweep definition, usually its file.
@@ -112,17 +113,23 @@ def default_slots(device, threads, host):
 
 def terms_of(options, contract, data, where, host):
     """Everything that the campaign binds, every rule held."""
-    resolved = definition.resolve(
-        options["sweep"], contract, options["phase"], where=where, seeds=options["seeds"], marks=options["marks"]
-    )
     counts = dataset.contract_counts(contract)
     opened = dataset.open_dataset(Path(data), counts)
     contract.require_dataset(opened.id)
+    pixels = {"id": opened.id, "digest": opened.digest(counts)}
+    seeds, marks, prescribed = options["seeds"], options["marks"], None
+    if options.get("calibration"):
+        kept = contract, pixels, options["device"], options["phase"], marks
+        prescribed = calibrated.read(options["calibration"], *kept, host)
+        seeds = prescribed.seeds if seeds is None else seeds
+        marks = prescribed.marks if marks is None else marks
+    resolved = definition.resolve(options["sweep"], contract, options["phase"], where=where, seeds=seeds, marks=marks)
     return plan.Terms(
         sweep=resolved,
         contract=contract,
         phase=options["phase"],
-        dataset={"id": opened.id, "digest": opened.digest(counts)},
+        dataset=pixels,
+        calibration=prescribed.record if prescribed else None,
         device=options["device"],
         threads=options["threads"],
         source=host.source_digest(),

@@ -26,6 +26,13 @@ def environment_digest(device, threads):
     return digests.digest_json("environment", environment(device, threads))
 
 
+def device_class(device):
+    """What two machines must share so that the same plan gives the same evidence, as one line."""
+    from runner import environment
+
+    return environment.device_class(device)
+
+
 def source_digest():
     """The digest of the files that execute training."""
     return source.digest(source.listing())
@@ -44,6 +51,7 @@ class Host:
 
     execute: Callable = execute
     environment_digest: Callable = environment_digest
+    device_class: Callable = device_class
     source_digest: Callable = source_digest
     cuda_devices: Callable = cuda_devices
     worker: tuple = field(default=(sys.executable, "-m", "runner.sweep.worker"))

@@ -19,7 +19,7 @@ class Terms:
     """Everything that a campaign binds, but for its salt: two campaigns with equal terms are the same campaign.
 
     ``sweep`` is a ``definition.Sweep``, ``contract`` a ``Contract``, ``dataset`` {id, digest}, ``source`` and
-    ``environment`` digests.
+    ``environment`` digests, ``calibration`` what the campaign was planned from, if it was.
     """
 
     sweep: object
@@ -30,10 +30,11 @@ class Terms:
     threads: int
     source: str
     environment: str
+    calibration: dict | None = None
 
     def document(self, digest_of_arms, planned):
         """``campaign.json`` as plain data."""
-        return {
+        return ({"calibration": self.calibration} if self.calibration else {}) | {
             "schema": "vqkit.campaign/1",
             "name": self.sweep.name,
             "phase": self.phase,
@@ -92,6 +93,7 @@ def require_same(folder, terms):
     problems = []
     for key in ("name", "phase", "seeds", "marks", "device", "threads", "sweep"):
         problems += _difference(key, planned[key], wanted[key])
+    problems += _difference("calibration", planned.get("calibration"), wanted.get("calibration"))
     problems += _difference("dataset.id", planned["dataset"]["id"], wanted["dataset"]["id"])
     for key in ("contract", "dataset", "source", "environment"):
         problems += _difference(key, planned["digests"][key], wanted["digests"][key])

@@ -55,6 +55,7 @@ def write_campaign(
     codes=None,
     phase="development",
     exhibits=False,
+    calibration=None,
 ):
     """Write campaign.json, scores/, frozen.json and unblinded.json below ``folder``.
 
@@ -67,6 +68,7 @@ def write_campaign(
         base: normalized perplexity of the reference when trained; utilization lies ``utilization`` above it.
         states: (arm label, seed index) → state of a cell that did not complete.
         unverified: (arm label, seed index) of cells whose verification failed.
+        calibration: what campaign.json records of the calibration that it was planned from.
         exhibits: whether complete runs have an exhibit, or labels of the arms whose runs have one.
     """
     contract = Contract(spec or contract_spec())
@@ -108,6 +110,8 @@ def write_campaign(
         },
         "cells": cells,
     }
+    if calibration:
+        plan["calibration"] = calibration
     folder.mkdir(parents=True, exist_ok=True)
     campaign_bytes = campaign.encode(campaign.CAMPAIGN, plan)
     files.write_once(folder / campaign.CAMPAIGN, campaign_bytes)

@@ -9,10 +9,9 @@ import simulate
 from conftest import contract_spec
 from simulate import arm
 
-from vqkit.analysis import calibration
 from vqkit.analysis.__main__ import main
 from vqkit.errors import Incomplete, Refused, Rejected, UsageError, guarded
-from vqkit.formats import canonical, schema
+from vqkit.formats import calibration, canonical, schema
 
 ARMS = [
     arm("better", {2: 0.0, 5: 0.1, 10: 0.2}, knobs={"projection_lr_multiplier": 10.0}),

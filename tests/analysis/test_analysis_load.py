@@ -286,7 +286,7 @@ def test_neither_evidence_nor_what_is_sealed_is_opened(folder, monkeypatch):
     monkeypatch.setattr(load.files, "read_once", lambda path, **kw: (opened.append(path), real(path, **kw))[1])
     load.load(folder)
     inside = {path.relative_to(folder).parts[0] for path in opened}
-    assert inside == {"campaign.json", "frozen.json", "unblinded.json", "scores"}
+    assert inside == {"campaign.json", "frozen.json", "unblinded.json", "setting.json", "scores"}
 
 
 def test_what_is_shown_comes_from_what_the_table_names(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from conftest import contract_spec
 
 from vqkit.analysis import effects, stance
+from vqkit.formats import calibration
 
 PLAN = contract_spec()["analysis"]
 
@@ -32,9 +33,9 @@ def test_truth_table(verdict, mean, expected, answer):
 
 
 def test_every_answer_is_in_the_vocabulary():
-    answers = [stance.judge(v, m, e) for v in effects.VERDICTS for m in (-1.0, 1.0) for e in (-1, 0, 1)]
-    assert {answer for answer, _ in answers} == set(stance.STANCES)
-    assert {reason for _, reason in answers} <= set(stance.REASONS)
+    answers = [stance.judge(v, m, e) for v in calibration.VERDICTS for m in (-1.0, 1.0) for e in (-1, 0, 1)]
+    assert {answer for answer, _ in answers} == set(calibration.STANCES)
+    assert {reason for _, reason in answers} <= set(calibration.STANCE_REASONS)
 
 
 def given(status="effective", metric="utilization", direction="increase", verified=None):

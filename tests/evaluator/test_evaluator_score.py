@@ -322,6 +322,12 @@ def test_one_evidence_under_two_seeds_fails_both(planned, held, tiny, tiny_data)
         ("seeds", lambda plan: plan["seeds"].append(103)),
         ("seeds of the phase", lambda plan: plan.update(phase="confirmatory")),
         ("marks", lambda plan: plan["marks"].append(9)),
+        (
+            "calibration",
+            lambda plan: plan.update(
+                calibration={"digest": plan["sweep"], "budget_mark": 2, "primary_metric": "utilization"}
+            ),
+        ),
         ("run ids", lambda plan: plan["cells"].append({**plan["cells"][0], "seed": 102})),
         ("cells", lambda plan: plan["cells"].append({**plan["cells"][0], "run_id": "run-00000000000000ff"})),
     ],

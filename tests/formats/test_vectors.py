@@ -5,9 +5,8 @@ import json
 import pytest
 from conftest import REPOSITORY, tiny_spec
 
-from vqkit.analysis import calibration
 from vqkit.errors import Rejected, raise_all
-from vqkit.formats import campaign, canonical, dataset, intervention, run, schema, signature, tensors
+from vqkit.formats import calibration, campaign, canonical, dataset, intervention, run, schema, signature, tensors
 from vqkit.formats.contract import Contract, read_lock
 
 VECTORS = REPOSITORY / "tests" / "vectors"

@@ -5,9 +5,9 @@ import json
 import sys
 from pathlib import Path
 
-from vqkit.analysis import build, calibration, load, power, results
+from vqkit.analysis import build, load, power, results, sentences
 from vqkit.errors import ArgumentParser, Incomplete, Refused, UsageError, guarded
-from vqkit.formats import campaign, digests, files
+from vqkit.formats import calibration, campaign, digests, files
 
 PARQUET, CSV = "results.parquet", "results.csv"
 
@@ -29,10 +29,18 @@ def calibrate(arguments):
     loaded.table.to_parquet(parquet, index=False, engine="pyarrow", compression="zstd")
     for name, content in ((PARQUET, parquet.getvalue()), (CSV, csv), (calibration.NAME_ON_DISK, data)):
         files.replace(folder / name, content)
+    _log(folder, calibration.digest(data))
     if arguments.json:
         print(json.dumps({"calibration": calibration.digest(data), "decision": value["decision"]}))
     else:
-        print("\n".join([f"{calibration.NAME_ON_DISK} {calibration.digest(data)}", *calibration.in_words(value)]))
+        print("\n".join([f"{calibration.NAME_ON_DISK} {calibration.digest(data)}", *sentences.in_words(value)]))
+
+
+def _log(folder, digest):
+    """Note the calibration in the campaign's ledger, where it keeps one and does not say so last already."""
+    noted = [event["detail"] for event in campaign.ledger_events(folder) if event["event"] == "calibrated"]
+    if (folder / campaign.LEDGER).exists() and noted[-1:] != [{"digest": digest}]:
+        campaign.append_event(folder, "calibrated", None, {"digest": digest})
 
 
 def write_report(arguments):

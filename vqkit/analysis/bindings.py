@@ -20,6 +20,10 @@ def plan_problems(plan, contract):
         if plan["digests"][name] != actual:
             where = f"{campaign.CAMPAIGN}.digests.{name}"
             yield Problem(code=code, where=where, expected=actual, found=plan["digests"][name])
+    prescribed = plan.get("calibration")
+    if prescribed and not campaign.keeps_prescription(plan, contract):
+        where, expected = f"{campaign.CAMPAIGN}.calibration", "a mark and a metric of a confirmatory campaign"
+        yield Problem(code="E_ANALYSIS_INPUT", where=where, expected=expected, found=str(prescribed))
     if not any(plan["marks"]):
         where, expected = f"{campaign.CAMPAIGN}.marks", "a mark after training has begun"
         yield Problem(code="E_ANALYSIS_INPUT", where=where, expected=expected, found=str(plan["marks"]))

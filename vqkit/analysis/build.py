@@ -4,11 +4,12 @@ Floats are kept to 12 significant digits, so that the last bits of a sum don't d
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from vqkit.analysis import decide, effects, guardrails, paired, power, stance, surface
-from vqkit.analysis.calibration import STATISTIC, table_digest
+from vqkit.formats.calibration import STATISTIC, table_digest
 from vqkit.formats.contract import QUALITY
 
 DIGITS = 12
@@ -18,18 +19,23 @@ def build(loaded, csv):
     """The calibration of a loaded campaign, as plain data; ``csv`` is its table as written, to be bound by digest."""
     plan, contract = loaded.contract.analysis, loaded.contract
     labels = loaded.labels
-    family = effects.compare(loaded.values, tuple(plan["metrics"]), loaded.marks, plan)
-    quality = effects.compare(loaded.values, _defined(loaded, plan), loaded.marks, plan)
+    prescribed = loaded.plan.get("calibration")
+    family, rest = _families(loaded, plan, prescribed)
+    candidates = replace(family, effects={metric: _of((family, rest), metric) for metric in plan["metrics"]})
     guards = [guardrails.judge(loaded.values[one["metric"]], one, plan["alpha"]) for one in plan["guardrails"]]
     status = guardrails.combined(guards, (len(labels) - 1, len(loaded.marks)))
-    assessed = decide.assess(family, status, labels[1:], plan)
+    assessed = decide.assess(candidates, status, labels[1:], plan)
     lost = [seed for s, seed in enumerate(loaded.seeds) if loaded.imputed[0, s]]
-    decision = decide.decide(family, status, labels[1:], plan, assessed, lost)
-    candidates = {metric: loaded.values[metric] for metric in plan["metrics"]}
-    largest, found, compared = decide.rank_reversals(candidates, loaded.marks, labels)
+    if prescribed:
+        decision = decide.prescribed(prescribed, assessed)
+    else:
+        decision = decide.decide(family, status, labels[1:], plan, assessed)
+    decide.note_lost(decision, lost)
+    values = {metric: loaded.values[metric] for metric in plan["metrics"]}
+    largest, found, compared = decide.rank_reversals(values, loaded.marks, labels)
     decision["rank_reversals"] = {"found": found, "compared": compared, "largest": largest}
     at = loaded.marks.index(decision["budget_mark"]) if decision["budget_mark"] else len(loaded.marks) - 1
-    sizes = [_sample_size(one, loaded, at, plan) for one in family.effects.values()]
+    sizes = [_sample_size(one, loaded, at, plan) for one in candidates.effects.values()]
     value = {
         "schema": "vqkit.calibration/1",
         "campaign": {
@@ -40,7 +46,7 @@ def build(loaded, csv):
         "analysis": {"digest": contract.analysis_digest, "plan": plan},
         "dataset": loaded.plan["dataset"],
         "device": {
-            "device": loaded.plan["device"], "threads": loaded.plan["threads"],
+            "device": loaded.plan["device"], "device_class": loaded.device_class, "threads": loaded.plan["threads"],
             "environment": loaded.plan["digests"]["environment"],
         },
         "source": loaded.plan["digests"]["source"],
@@ -55,14 +61,30 @@ def build(loaded, csv):
         "decision": decision,
         "assessments": assessed,
         "arms": _arms(loaded, plan),
-        "effects": _effect_records([family, quality], loaded, plan),
+        "effects": _effect_records([family, rest], loaded, plan),
         "guardrails": _guardrail_records(guards, loaded),
-        "surface": [surface.fit(loaded, one, plan["alpha"]) for one in family.effects.values()],
+        "surface": [surface.fit(loaded, one, plan["alpha"]) for one in candidates.effects.values()],
         "sample_size": sizes,
         "confirmatory": _cost(loaded, decision, sizes, at),
-        "stance": stance.stances(loaded.arms, loaded.verified, [family, quality], at),
+        "stance": stance.stances(loaded.arms, loaded.verified, [family, rest], at),
     }  # fmt: skip
     return _rounded(value)
+
+
+def _families(loaded, plan, prescribed):
+    """(what decides, the rest): candidates at all trained marks, or what a calibration prescribed and no more."""
+    rest = _defined(loaded, plan)
+    if not prescribed:
+        first = effects.compare(loaded.values, tuple(plan["metrics"]), loaded.marks, plan)
+    else:
+        primary, mark = prescribed["primary_metric"], prescribed["budget_mark"]
+        first = effects.compare(loaded.values, (primary,), loaded.marks, plan, tested=[mark])
+        rest = (*(metric for metric in plan["metrics"] if metric != primary), *rest)
+    return first, effects.compare(loaded.values, rest, loaded.marks, plan)
+
+
+def _of(families, metric):
+    return next(family.effects[metric] for family in families if metric in family.effects)
 
 
 def _defined(loaded, plan):
@@ -103,7 +125,7 @@ def _effect_records(families, loaded, plan):
                         "sd": s.sd[at], "t_interval": _pair(s.low[at], s.high[at]),
                         "bootstrap_interval": _pair(boot[0][at], boot[1][at]),
                         "p": one.raw[at], "p_adjusted": one.adjusted[at],
-                        "p_equivalence": one.equivalence[at] if one.delta is not None and mark else None,
+                        "p_equivalence": one.equivalence[at] if one.delta is not None and one.verdict[at] else None,
                         "standardized": one.standardized[at], "positive": s.positive[at], "negative": s.negative[at],
                         "variance_estimable": bool(len(loaded.seeds) > 1 and not s.constant[at]),
                         "verdict": one.verdict[at],

@@ -11,13 +11,9 @@ import numpy as np
 
 from vqkit.analysis import effects as surface
 from vqkit.analysis import paired, power
+from vqkit.formats.calibration import CHANGES
 
 REVERSALS_LISTED = 20
-REASONS = (
-    "budget", "only_metric", "more_sensitive", "below_delta_min", "reversed_later", "imputed_reference",
-    "underpowered", "tied", "floor", "ceiling", "guardrail", "no_better_arm", "no_worse_arm", "never_together",
-)  # fmt: skip
-CHANGES = ("add_seeds", "train_longer", "other_metric", "weaker_arms", "stronger_arms", "check_arms")
 
 
 def assess(family, guard_status, labels, plan):
@@ -58,7 +54,7 @@ def assess(family, guard_status, labels, plan):
     return records
 
 
-def decide(family, guard_status, labels, plan, assessed=None, imputed_reference=()):
+def decide(family, guard_status, labels, plan, assessed=None):
     """The decision as plain data; see ``calibration.DECISION`` for its closed form, less the rank reversals."""
     assessed = assess(family, guard_status, labels, plan) if assessed is None else assessed
     responsive = {metric: [] for metric in family.effects}
@@ -80,13 +76,37 @@ def decide(family, guard_status, labels, plan, assessed=None, imputed_reference=
         _choose(decision, family, assessed, marks[0], labels)
     else:
         _refuse(decision, family, assessed, plan)
+    return decision
+
+
+def note_lost(decision, imputed_reference):
+    """Add to a decision that the reference itself did not complete on some seeds."""
     if imputed_reference:
         seeds = ", ".join(map(str, imputed_reference))
         text = (
             f"the reference did not complete on seed {seeds}; its intention-to-treat value stands in every pair there"
         )
         decision["reasons"].append(_reason("imputed_reference", text))
-    return decision
+
+
+def prescribed(calibration, assessed):
+    """The decision of a confirmatory campaign: budget and metric are those of the calibration that it was planned from.
+
+    Args:
+        calibration: as campaign.json records it.
+        assessed: as ``assess`` returns it.
+    """
+    mark, metric = calibration["budget_mark"], calibration["primary_metric"]
+    here = next(one for one in assessed if (one["metric"], one["mark"]) == (metric, mark))
+    text = f"{metric} at epoch {mark} was prescribed before the first run, by calibration {calibration['digest']}"
+    responsive = {record["metric"]: [] for record in assessed}
+    for record in assessed:
+        responsive[record["metric"]] += [record["mark"]] * record["responsive"]
+    return {
+        "status": "confirmatory", "budget_mark": mark, "primary_metric": metric,
+        "reasons": [_reason("prescribed", text, metric, mark)], "known_better": here["better"],
+        "known_worse": here["worse"], "responsive_marks": responsive, "what_to_change": [],
+    }  # fmt: skip
 
 
 def sensitivity(one, t, kept):

@@ -15,7 +15,6 @@ from vqkit.analysis import paired
 from vqkit.analysis.paired import Summary
 
 SPREAD_FLOOR = 0.5  # s₀ of the tests as a part of δ; see ``paired``
-VERDICTS = ("detected", "equivalent", "inconclusive", "underpowered", "void_floor", "void_ceiling")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,17 +57,18 @@ class Family:
     cells: int
 
 
-def compare(values, metrics, marks, plan):
+def compare(values, metrics, marks, plan, tested=None):
     """Test a family.
 
     Args:
         values: metric → float64 [A, T, S], finite.
         metrics: the family's, in order.
-        marks: the epochs of axis T; those above 0 are tested.
+        marks: the epochs of axis T.
         plan: the contract's ``analysis``.
+        tested: the marks that are tested; None takes those above 0.
     """
     differences = {metric: paired.require_finite(values[metric][1:] - values[metric][:1], metric) for metric in metrics}
-    trained = np.flatnonzero(np.array(marks) > 0)
+    trained = np.flatnonzero(np.isin(marks, tested) if tested else np.array(marks) > 0)
     deltas = {metric: smallest_difference(metric, plan) for metric in metrics}
     arms, seeds = differences[metrics[0]].shape[0], differences[metrics[0]].shape[2]
     cells = np.concatenate([differences[metric][:, trained].reshape(-1, seeds) for metric in metrics])
@@ -80,7 +80,7 @@ def compare(values, metrics, marks, plan):
         part = slice(i * per_metric, (i + 1) * per_metric)
         raw, adjusted = (_spread(p[part], arms, trained, len(marks)) for p in (test.raw, test.adjusted))
         effects[metric] = _effects(
-            metric, deltas[metric], differences[metric], values[metric], raw, adjusted, marks, plan, test.attainable
+            metric, deltas[metric], differences[metric], values[metric], raw, adjusted, trained, plan
         )
     return Family(
         effects=effects,
@@ -118,25 +118,25 @@ def mark_state(effects, t, plan):
     return "ceiling" if effects.reference[t] >= plan["ceiling"].get(effects.metric, np.inf) else "open"
 
 
-def _effects(metric, delta, differences, values, raw, adjusted, marks, plan, attainable):
-    arms, _, seeds = differences.shape
+def _effects(metric, delta, differences, values, raw, adjusted, trained, plan):
+    arms, count, seeds = differences.shape
     flat = differences.reshape(-1, seeds)
     summary = paired.summarize(flat, plan["alpha"])
-    summary = Summary(**{name: array.reshape(arms, len(marks)) for name, array in vars(summary).items()})
+    summary = Summary(**{name: array.reshape(arms, count) for name, array in vars(summary).items()})
     spread = np.sqrt(np.nan_to_num(summary.sd) ** 2 + (SPREAD_FLOOR * (delta or 0.0)) ** 2)
     standardized = np.divide(summary.mean, spread, out=np.zeros_like(summary.mean), where=spread > 0)
-    equivalence = np.ones((arms, len(marks)))
+    equivalence = np.ones((arms, count))
     if delta is not None:
-        equivalence = paired.equivalence_p(flat, delta).reshape(arms, len(marks))
+        equivalence = paired.equivalence_p(flat, delta).reshape(arms, count)
     means = values.mean(2)
     return Effects(
         metric=metric, delta=delta, differences=differences, reference=means[0], summary=summary,
         standardized=standardized, raw=raw, adjusted=adjusted, equivalence=equivalence,
-        verdict=_verdicts(metric, means, adjusted, equivalence, marks, plan, seeds),
+        verdict=_verdicts(metric, means, adjusted, equivalence, trained, plan, seeds),
     )  # fmt: skip
 
 
-def _verdicts(metric, means, adjusted, equivalence, marks, plan, seeds):
+def _verdicts(metric, means, adjusted, equivalence, trained, plan, seeds):
     """One verdict a cell. A later line overrules an earlier one; "not detected" is never "no effect"."""
     verdict = np.full(adjusted.shape, "inconclusive", dtype=object)
     verdict[equivalence <= plan["alpha"]] = "equivalent"
@@ -147,7 +147,7 @@ def _verdicts(metric, means, adjusted, equivalence, marks, plan, seeds):
     floor, ceiling = plan["floor"].get(metric, -np.inf), plan["ceiling"].get(metric, np.inf)
     verdict[(means[1:] <= floor) & (means[:1] <= floor)] = "void_floor"
     verdict[(means[1:] >= ceiling) & (means[:1] >= ceiling)] = "void_ceiling"
-    verdict[:, np.array(marks) == 0] = None
+    verdict[:, np.setdiff1d(np.arange(verdict.shape[1]), trained)] = None
     return verdict
 
 

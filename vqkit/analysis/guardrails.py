@@ -17,9 +17,8 @@ import numpy as np
 from scipy import stats
 
 from vqkit.analysis.paired import is_constant, require_finite
+from vqkit.formats.calibration import GUARDRAIL_STATUSES as STATUSES
 from vqkit.formats.contract import QUALITY
-
-STATUSES = ("ok", "inconclusive", "broken")  # from best to worst
 
 
 @dataclass(frozen=True)

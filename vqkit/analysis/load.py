@@ -1,8 +1,8 @@
 """From a campaign folder to one tidy table, by digests, and to arrays with intention to treat.
 
-Read are campaign.json, frozen.json, unblinded.json and scores/*.json, nothing else. Each file must be the one that the
-file before it names: the plan's digest in frozen.json and unblinded.json, each score's digest in frozen.json, the
-digest of frozen.json in unblinded.json. All faults are collected before anything is refused.
+Read are campaign.json, frozen.json, unblinded.json, setting.json and scores/*.json, nothing else. Each file must be the
+one that the file before it names: the plan's digest in frozen.json and unblinded.json, the digests of setting and
+scores in frozen.json, the digest of frozen.json in unblinded.json.
 
 Shapes: A arms (the reference first), T marks, S seeds.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from vqkit.analysis import bindings
+from vqkit.analysis import bindings, shown
 from vqkit.analysis.results import FAILED, arrays, columns, rows, state_of, usable
 from vqkit.errors import Incomplete, Problem, Refused, raise_all
 from vqkit.formats import campaign, digests, files
@@ -34,6 +34,7 @@ class Loaded:
         verified: bool [A, S], the run's verification passed.
         tally: planned, complete, failed, missing; planned is the sum of the others.
         seconds: wall seconds of each run that reported them.
+        device_class: what the runs trained on, None where no run was verified.
     """
 
     plan: dict
@@ -48,6 +49,7 @@ class Loaded:
     verified: np.ndarray
     tally: dict
     seconds: tuple
+    device_class: str | None
 
     @property
     def labels(self):
@@ -84,7 +86,9 @@ def load(folder):
     scores, problems = _read_scores(folder, frozen)
     problems += bindings.score_problems(plan, scores)
     raise_all(Refused, problems)
-    return _assemble(plan, contract, found, unblinded, scores)
+    setting = shown.read_setting(folder, frozen["setting"], plan["digests"]["environment"])
+    device_class = (setting["environment"] or {}).get("device")
+    return _assemble(plan, contract, found, unblinded, scores, device_class)
 
 
 def _read_scores(folder, frozen):
@@ -112,7 +116,7 @@ def _read_scores(folder, frozen):
     return scores, problems
 
 
-def _assemble(plan, contract, found, unblinded, scores):
+def _assemble(plan, contract, found, unblinded, scores, device_class):
     arms = sorted(unblinded["arms"], key=lambda arm: arm["role"] != "reference")
     position = {arm["label"]: i for i, arm in enumerate(arms)}
     seeds, marks = tuple(sorted(plan["seeds"])), tuple(sorted(plan["marks"]))
@@ -139,4 +143,5 @@ def _assemble(plan, contract, found, unblinded, scores):
     return Loaded(
         plan=plan, contract=contract, digests=found, arms=tuple(arms), seeds=seeds, marks=marks, table=table,
         values=filled.values, imputed=filled.imputed, verified=verified, tally=tally, seconds=tuple(seconds),
+        device_class=device_class,
     )  # fmt: skip

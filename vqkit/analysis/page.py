@@ -35,7 +35,7 @@ h3 {{ font-size: 1rem; margin: 0.8rem 0 0.2rem; }}
 section {{ margin: 2.2rem 0; }}
 .source, figcaption {{ color: var(--muted); font-size: 0.85rem; }}
 .decision {{ background: var(--card); border-left: 6px solid var(--muted); padding: 1rem 1.2rem; border-radius: 4px; }}
-.decision.calibrated {{ border-color: var(--better); }}
+.decision.calibrated, .decision.confirmatory {{ border-color: var(--better); }}
 .decision.refused {{ border-color: var(--worse); }}
 .decision ul {{ padding-left: 1.2rem; }}
 dl {{ display: flex; flex-wrap: wrap; gap: 0.6rem 2rem; margin: 0 0 0.6rem; }}

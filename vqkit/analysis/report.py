@@ -4,9 +4,9 @@ The page is one file that reads alone: what was decided, then what it rests on, 
 Whatever shows a result names contract, dataset, device and cells. The same files give the same bytes.
 """
 
-from vqkit.analysis import calibration, draw, figures, page, shown, tables
+from vqkit.analysis import draw, figures, page, sentences, shown, tables
 from vqkit.analysis.view import View, provenance
-from vqkit.formats import files
+from vqkit.formats import calibration, files
 
 HTML, MARKDOWN, FIGURES = "report.html", "report.md", "figures"
 
@@ -43,12 +43,12 @@ def terminal(value, paths):
     lines = [f"{view.metric}, arm − reference at epoch {view.mark}", "", *tables.aligned(head, shown)]
     if len(rows) > len(shown):
         lines.append(f"({len(shown)} of {len(rows)} arms, the strongest each way)")
-    return "\n".join([*lines, "", provenance(value), *calibration.in_words(value), "", *map(str, paths)])
+    return "\n".join([*lines, "", provenance(value), *sentences.in_words(value), "", *map(str, paths)])
 
 
 def html(view, drawings, drawn, bound):
     """report.html as text."""
-    title = f"Calibration report: {view.value['campaign']['name']}"
+    title = f"{_kind(view)}: {view.value['campaign']['name']}"
 
     def picture(name, more=""):
         one = drawings[name]
@@ -81,20 +81,25 @@ def markdown(view, drawings, bound):
     """report.md: the same decision, arms and figures, for places that show Markdown."""
     value = view.value
     lines = [
-        f"# Calibration report: {value['campaign']['name']}",
+        f"# {_kind(view)}: {value['campaign']['name']}",
         "",
         _subject(view),
         "",
-        f"**{calibration.sentence(value)}**",
+        f"**{sentences.decision(value)}**",
     ]
-    lines += ["", *(f"- {line}" for line in calibration.reasons(value))]
-    lines += [f"- to change: {line}" for line in calibration.changes(value)]
+    lines += ["", *(f"- {line}" for line in sentences.reasons(value))]
+    lines += [f"- to change: {line}" for line in sentences.changes(value)]
     lines += ["", f"## Arms at epoch {view.mark}", "", _arms_caption(view), "", *tables.pipes(*tables.arms(view))]
     for name, one in drawings.items():
         lines += ["", f"## {one.title}", "", f"![{one.alt or one.title}]({FIGURES}/{name}.png)", "", one.caption]
     lines += ["", *tables.pipes(*tables.sizes(view)), "", "## What was expected", ""]
     lines += [*tables.pipes(*tables.stances(view)), "", "## Digests and versions", ""]
     return "\n".join([*lines, *tables.pipes(*bound), ""])
+
+
+def _kind(view):
+    confirmatory = view.value["decision"]["status"] == "confirmatory"
+    return "Report of a confirmatory trial" if confirmatory else "Calibration report"
 
 
 def _subject(view):
@@ -105,25 +110,30 @@ def _subject(view):
 def _decision(view):
     value = view.value
     decision = value["decision"]
-    good = decision["status"] == "calibrated"
-    heading = "Calibrated" if good else "Refused: this campaign can’t choose a budget"
-    body = [f"<h2>{heading}</h2>"]
-    if good:
-        size = next(one for one in value["sample_size"] if one["metric"] == decision["primary_metric"])
-        upper = size["at_sigma_upper"]
+    headings = {
+        "calibrated": "Calibrated",
+        "confirmatory": "Confirmatory trial",
+        "refused": "Refused: this campaign can’t choose a budget",
+    }
+    body = [f"<h2>{headings[decision['status']]}</h2>"]
+    if decision["status"] != "refused":
         facts = {
             "budget": f"{decision['budget_mark']} epochs",
             "primary metric": decision["primary_metric"].replace("_", " "),
-            "seeds to plan": upper["plan"] if upper else "not estimable",
-            "confirmatory trial": _cost(value["confirmatory"]),
         }
+        if decision["status"] == "calibrated":
+            size = next(one for one in value["sample_size"] if one["metric"] == decision["primary_metric"])
+            upper = size["at_sigma_upper"]
+            facts["seeds to plan"] = upper["plan"] if upper else "not estimable"
+            facts["confirmatory trial"] = _cost(value["confirmatory"])
         boxes = (f"<div><dt>{name}</dt><dd>{page.escape(text)}</dd></div>" for name, text in facts.items())
         known = (("better", decision["known_better"]), ("worse", decision["known_worse"]))
+        word = "Known" if decision["status"] == "calibrated" else "Detected as"
         body.append(f"<dl>{''.join(boxes)}</dl>")
-        body += [f"<p><b>Known {word}:</b> {page.escape(tables.names(labels, 12))}</p>" for word, labels in known]
-    body.append(page.bullets(calibration.reasons(value)))
+        body += [f"<p><b>{word} {way}:</b> {page.escape(tables.names(labels, 12))}</p>" for way, labels in known]
+    body.append(page.bullets(sentences.reasons(value)))
     if decision["what_to_change"]:
-        body.append(f"<h3>What to change</h3>{page.bullets(calibration.changes(value))}")
+        body.append(f"<h3>What to change</h3>{page.bullets(sentences.changes(value))}")
     body.append(f'<p class="source">{page.escape(view.footer)}</p>')
     return f'<section id="decision" class="decision {decision["status"]}">{"".join(body)}</section>'
 

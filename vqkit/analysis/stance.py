@@ -5,18 +5,7 @@ passed verification; for the others the stance is null and the reason says so. T
 budget for every arm alike, or at the last mark where the calibration was refused.
 """
 
-STANCES = ("supported", "contradicted", "inconclusive")
-REASONS = (
-    "as_expected",  # detected in the direction expected, or equivalent where no change was
-    "opposite",  # detected in the other direction, or detected where no change was expected
-    "equivalent",  # a change was expected, and one as large as δ is excluded
-    "not_detected",
-    "underpowered",
-    "void",  # at the floor or the ceiling
-    "no_effect",  # the manipulation changed nothing that executes
-    "unverified",  # some run of the arm or of the reference did not pass verification
-)
-DIRECTIONS = {"increase": 1, "decrease": -1, "no_change": 0}
+SIGNS = {"increase": 1, "decrease": -1, "no_change": 0}
 
 
 def stances(arms, verified, families, t):
@@ -38,7 +27,7 @@ def stances(arms, verified, families, t):
         elif arm["status"] == "no_effect":
             stance, reason = "inconclusive", "no_effect"
         else:
-            stance, reason = judge(one.verdict[a, t], float(one.summary.mean[a, t]), DIRECTIONS[direction])
+            stance, reason = judge(one.verdict[a, t], float(one.summary.mean[a, t]), SIGNS[direction])
         records.append(
             {
                 "arm": arm["label"],

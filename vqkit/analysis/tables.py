@@ -4,7 +4,7 @@ import platform
 from importlib.metadata import version
 
 from vqkit import __version__
-from vqkit.analysis.guardrails import STATUSES
+from vqkit.formats.calibration import GUARDRAIL_STATUSES as STATUSES
 
 LIBRARIES = ("numpy", "scipy", "pandas", "statsmodels", "matplotlib")
 TRAINED_ON = ("device", "threads", "torch", "python", "system")  # of the environment's facts

@@ -38,7 +38,7 @@ CAMPAIGN, ARMS, LEDGER, FROZEN, UNBLINDED, SETTING = (
 RUNS, SCORES, EXHIBITS, ATTEMPTS = "runs", "scores", "exhibits", "attempts"
 SHOWN = 8  # evaluation images in an exhibit
 MAX_BYTES = 256 << 20
-EVENTS = ("planned", "claimed", "sealed", "failed", "retried", "scored", "frozen", "unblinded")
+EVENTS = ("planned", "claimed", "sealed", "failed", "retried", "scored", "frozen", "unblinded", "calibrated")
 OUTCOMES = (*STATES, "timeout", "crashed", "missing", "unverified")  # of a cell, in every table
 LEVELS = ("none", "V0", "V1", "V2", "V3", "V4", "V5")
 
@@ -46,6 +46,7 @@ _NUMBER = {"type": "number"}
 _MARKS = {"type": "array", "items": COUNT, "minItems": 1, "uniqueItems": True}
 
 CAMPAIGN_SCHEMA = closed(
+    optional=("calibration",),
     schema={"const": "vqkit.campaign/1"},
     name=NAME,
     phase={"enum": list(PHASES)},
@@ -56,6 +57,7 @@ CAMPAIGN_SCHEMA = closed(
     device={"enum": ["cpu", "cuda"]},
     threads={"type": "integer", "minimum": 1},
     sweep=DIGEST,
+    calibration=closed(digest=DIGEST, budget_mark=POSITIVE, primary_metric={"enum": list(METRICS)}),
     digests=closed(source=DIGEST, environment=DIGEST, contract=DIGEST, dataset=DIGEST, analysis=DIGEST, arms=DIGEST),
     cells={"type": "array", "items": closed(run_id=RUN_ID, seed=COUNT, intervention=DIGEST), "minItems": 1},
 )
@@ -203,6 +205,14 @@ def parse_score(data, where):
     value = canonical.loads_canonical(data, where=where)
     raise_all(Rejected, schema.problems(value, SCORE_SCHEMA, where))
     return value
+
+
+def keeps_prescription(plan, contract):
+    """Whether a campaign that was planned from a calibration can answer by it: phase, mark and metric are its own."""
+    prescribed = plan["calibration"]
+    measured = prescribed["budget_mark"] in plan["marks"]
+    candidate = prescribed["primary_metric"] in contract.analysis["metrics"]
+    return plan["phase"] == "confirmatory" and measured and candidate
 
 
 def parse_exhibit(data, where):

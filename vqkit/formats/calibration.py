@@ -1,10 +1,11 @@
 """calibration.json: what a campaign decided, in a closed form that a later campaign and a machine can rely on.
 
+The analysis writes it; a confirmatory campaign is planned from it.
+
 ``encode`` and ``parse`` hold it against the schema and against itself (every arm, mark and metric that is named must
 exist, and the decision must not contradict itself), and write or accept canonical bytes only.
 """
 
-from vqkit.analysis import decide, effects, guardrails, stance
 from vqkit.errors import Problem, Rejected, raise_all
 from vqkit.formats import campaign, canonical, digests, knobs, schema
 from vqkit.formats.contract import METRICS, QUALITY
@@ -12,6 +13,26 @@ from vqkit.formats.intervention import PHASES
 from vqkit.formats.schema import COUNT, DIGEST, NAME, POSITIVE, TEXT, closed
 
 NAME_ON_DISK = "calibration.json"
+STATUSES = ("calibrated", "refused", "confirmatory")  # the last: budget and metric were prescribed by another one
+REASONS = (
+    "budget", "only_metric", "more_sensitive", "below_delta_min", "reversed_later", "imputed_reference", "prescribed",
+    "underpowered", "tied", "floor", "ceiling", "guardrail", "no_better_arm", "no_worse_arm", "never_together",
+)  # fmt: skip
+CHANGES = ("add_seeds", "train_longer", "other_metric", "weaker_arms", "stronger_arms", "check_arms")
+VERDICTS = ("detected", "equivalent", "inconclusive", "underpowered", "void_floor", "void_ceiling")
+GUARDRAIL_STATUSES = ("ok", "inconclusive", "broken")  # from best to worst
+STANCES = ("supported", "contradicted", "inconclusive")
+STANCE_REASONS = (
+    "as_expected",  # detected in the direction expected, or equivalent where no change was
+    "opposite",  # detected in the other direction, or detected where no change was expected
+    "equivalent",  # a change was expected, and one as large as δ is excluded
+    "not_detected",
+    "underpowered",
+    "void",  # at the floor or the ceiling
+    "no_effect",  # the manipulation changed nothing that executes
+    "unverified",  # some run of the arm or of the reference did not pass verification
+)
+DIRECTIONS = ("increase", "decrease", "no_change")
 STATISTIC = "step-down max-|T|, T = sqrt(n) mean / sqrt(sd^2 + (delta_min / 2)^2)"
 
 _NUMBER = {"type": "number"}
@@ -30,14 +51,14 @@ def _list(item):
     return {"type": "array", "items": item}
 
 
-REASON = closed(code={"enum": list(decide.REASONS)}, metric=_MAYBE_CANDIDATE, mark=_MAYBE_COUNT, text=TEXT)
-CHANGE = closed(code={"enum": list(decide.CHANGES)}, seeds=_MAYBE_COUNT, text=TEXT)
+REASON = closed(code={"enum": list(REASONS)}, metric=_MAYBE_CANDIDATE, mark=_MAYBE_COUNT, text=TEXT)
+CHANGE = closed(code={"enum": list(CHANGES)}, seeds=_MAYBE_COUNT, text=TEXT)
 REVERSAL = closed(
     metric=_CANDIDATE, mark=COUNT, last_mark=COUNT, ahead_at_mark=NAME, ahead_at_last=NAME,
     difference_at_mark=_NUMBER, difference_at_last=_NUMBER,
 )  # fmt: skip
 DECISION = closed(
-    status={"enum": ["calibrated", "refused"]},
+    status={"enum": list(STATUSES)},
     budget_mark=_MAYBE_COUNT,
     primary_metric=_MAYBE_CANDIDATE,
     reasons=_list(REASON),
@@ -62,12 +83,12 @@ EFFECT = closed(
     bootstrap_interval=_INTERVAL,
     p=_P, p_adjusted=_P, p_equivalence=_P, standardized=_NUMBER,
     positive=COUNT, negative=COUNT, variance_estimable={"type": "boolean"},
-    verdict={"enum": [*effects.VERDICTS, None]},
+    verdict={"enum": [*VERDICTS, None]},
 )  # fmt: skip
 GUARDRAIL = closed(
     arm=NAME, mark=COUNT, metric={"enum": list(QUALITY)}, margin=_NUMBER, limit=_NUMBER, mean=_NUMBER,
-    low=_MAYBE, high=_MAYBE, relative={"enum": list(guardrails.STATUSES)}, absolute={"enum": list(guardrails.STATUSES)},
-    status={"enum": list(guardrails.STATUSES)},
+    low=_MAYBE, high=_MAYBE, relative={"enum": list(GUARDRAIL_STATUSES)}, absolute={"enum": list(GUARDRAIL_STATUSES)},
+    status={"enum": list(GUARDRAIL_STATUSES)},
 )  # fmt: skip
 WAYS = closed(normal=POSITIVE, t=POSITIVE, permutation_floor=POSITIVE, plan=POSITIVE)
 SAMPLE_SIZE = closed(
@@ -86,8 +107,8 @@ SURFACE = closed(
     observations=COUNT, r_squared=_MAYBE, terms=_list(TERM),
 )  # fmt: skip
 STANCE = closed(
-    arm=NAME, metric=_METRIC, expected={"enum": list(stance.DIRECTIONS)}, mark=COUNT,
-    stance={"enum": [*stance.STANCES, None]}, reason={"enum": list(stance.REASONS)},
+    arm=NAME, metric=_METRIC, expected={"enum": list(DIRECTIONS)}, mark=COUNT,
+    stance={"enum": [*STANCES, None]}, reason={"enum": list(STANCE_REASONS)},
 )  # fmt: skip
 SCHEMA = closed(
     schema={"const": "vqkit.calibration/1"},
@@ -95,7 +116,12 @@ SCHEMA = closed(
     contract=closed(name=NAME, digest=DIGEST),
     analysis=closed(digest=DIGEST, plan={"type": "object"}),
     dataset=closed(id=NAME, digest=DIGEST),
-    device=closed(device={"enum": ["cpu", "cuda"]}, threads=POSITIVE, environment=DIGEST),
+    device=closed(
+        device={"enum": ["cpu", "cuda"]},
+        device_class={"anyOf": [TEXT, {"type": "null"}]},
+        threads=POSITIVE,
+        environment=DIGEST,
+    ),
     source=DIGEST,
     seeds=_list(COUNT),
     marks=_list(COUNT),
@@ -142,52 +168,6 @@ def parse(data, where=NAME_ON_DISK):
     value = canonical.loads_canonical(data, where=where, max_bytes=campaign.MAX_BYTES)
     raise_all(Rejected, _problems(value))
     return value
-
-
-def sentence(value):
-    """The decision in one sentence, with the cells that it rests on; of a refusal the reasons are in ``reasons``."""
-    decision, cells = value["decision"], value["cells"]
-    lost = f"{cells['failed']} failed, {cells['missing']} missing"
-    counts = f"{cells['complete']} of {cells['planned']} cells complete, {lost}"
-    if decision["status"] == "refused":
-        return f"Refused ({counts}): no mark can be shown to tell interventions apart."
-    size = next(size for size in value["sample_size"] if size["metric"] == decision["primary_metric"])
-    ways = size["at_sigma_upper"]
-    plan = f"{ways['plan']} seeds" if ways else "an unknown number of seeds"
-    return (
-        f"Calibrated ({counts}): train {decision['budget_mark']} epochs, judge by {decision['primary_metric']}, "
-        f"plan {plan} for a difference of {size['delta']:g}."
-    )
-
-
-def reasons(value):
-    """Why, as sentences: what holds for several metrics alike is said once, what concerns one begins with its name."""
-    grouped = {}
-    for reason in value["decision"]["reasons"]:
-        grouped.setdefault((reason["code"], reason["text"]), []).append(reason["metric"])
-    lines = []
-    for (code, text), metrics in grouped.items():
-        named = [metric for metric in metrics if metric and metric not in text]
-        chosen = code in ("budget", "reversed_later", "below_delta_min")  # these speak of the decision, not of a metric
-        lines.append(f"{' and '.join(named)}: {text}" if named and not chosen else text)
-    return lines
-
-
-def changes(value):
-    """What would have to change, as sentences."""
-    return [change["text"] for change in value["decision"]["what_to_change"]]
-
-
-def in_words(value):
-    """The decision for a terminal, as lines."""
-    decision = value["decision"]
-    lines = [sentence(value), *(f"  {line}" for line in reasons(value))]
-    for word in ("better", "worse"):
-        labels = decision[f"known_{word}"]
-        if labels:
-            more = f" and {len(labels) - 12} more" if len(labels) > 12 else ""
-            lines.append(f"  known {word}: {', '.join(labels[:12])}{more}")
-    return [*lines, *(f"  to change: {line}" for line in changes(value))]
 
 
 def table_digest(csv):
@@ -258,6 +238,8 @@ def _incoherent(decision, metrics, bad):
             yield bad("decision", "a refusal without a choice and with something to change", chosen)
     elif None in chosen:
         yield bad("decision", "a budget and a primary metric", chosen)
+    elif decision["status"] == "confirmatory":
+        pass  # what was prescribed needs no support from this campaign
     elif chosen[0] not in decision["responsive_marks"].get(chosen[1], []):
         yield bad("decision.budget_mark", f"a responsive mark of {chosen[1]}", chosen[0])
     elif not decision["known_better"] or not decision["known_worse"]:
