@@ -7,7 +7,7 @@
       - {label: no-commitment, set: {commitment_weight: 0.0}, expected: {metric: utilization, direction: decrease}}
     factorial:                           # optional: an arm for every corner, for interactions
       - {label: lr-beta, levels: {projection_lr_multiplier: [0.1, 10.0], commitment_weight: [1.0, 4.0]}, expected: …}
-    seeds: {count: 8}                    # the first of the phase's in the contract, or a list
+    seeds: {count: 8}                    # the first of the phase's in the contract, or a list; or on the command line
     marks: [0, 2, 5]                     # optional: some of the contract's
 
 Every problem of every arm is reported at once, with the file and the key it stands under.
@@ -34,7 +34,7 @@ _INLINE_ARM = closed(
 )
 _FACTORIAL = closed(optional=("rationale",), label=NAME, levels=_LEVELS, expected=_EXPECTED, rationale=TEXT)
 _DEFINITION = closed(
-    optional=("factorial", "marks"),
+    optional=("factorial", "seeds", "marks"),
     name=NAME,
     reference={"type": "string"},
     arms={"type": "array", "items": {"type": "object"}},
@@ -248,6 +248,8 @@ def _seeds(definition, override, contract, phase, where, broken, breaches):
     """The seeds that will run."""
     place, value = ("seeds", override) if override is not None else (f"{where}.seeds", definition.get("seeds"))
     known = contract.seeds(phase)
+    if isinstance(definition, dict) and override is None and "seeds" not in definition:
+        broken.append(Problem(code="E_SCHEMA_MISSING_KEY", where=place, expected="the key", found="nothing"))
     if isinstance(value, dict):
         faults = schema.problems(value, closed(count=POSITIVE), place)
         if not faults and value["count"] > len(known):

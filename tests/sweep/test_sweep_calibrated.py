@@ -42,10 +42,9 @@ def terms(tmp_path, tiny_data, monkeypatch):
         (folder / calibration.NAME_ON_DISK).write_bytes(canonical.dumps(value))
         digest = calibration.digest(canonical.dumps(value if logged is None else logged))
         campaign.append_events(folder, [("planned", None, {}), ("calibrated", None, {"digest": digest})])
-        chosen = {
-            "sweep": definition(arms=1, seeds=4), "device": "cpu", "threads": 1, "phase": "confirmatory", "seeds": None,
-            "marks": None, "calibration": str(folder / calibration.NAME_ON_DISK),
-        }  # fmt: skip
+        sweep = {key: part for key, part in definition(arms=1).items() if key != "seeds"}
+        chosen = {"sweep": sweep, "device": "cpu", "threads": 1, "phase": "confirmatory", "seeds": None, "marks": None}
+        chosen["calibration"] = str(folder / calibration.NAME_ON_DISK)
         return command.terms_of(chosen | options, CONTRACT, tiny_data, "sweep", fake_runs.HOST)
 
     return terms_of
@@ -77,7 +76,7 @@ def test_what_the_command_line_says_wins(terms, value):
 
 
 def test_without_one_the_campaign_says_nothing_of_it(terms, value, tmp_path):
-    plan.create(tmp_path / "trial", terms(value, calibration=None))
+    plan.create(tmp_path / "trial", terms(value, calibration=None, seeds={"count": 2}))
     assert "calibration" not in campaign.read(tmp_path / "trial", campaign.CAMPAIGN)[0]
 
 

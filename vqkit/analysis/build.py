@@ -36,6 +36,9 @@ def build(loaded, csv):
     decision["rank_reversals"] = {"found": found, "compared": compared, "largest": largest}
     at = loaded.marks.index(decision["budget_mark"]) if decision["budget_mark"] else len(loaded.marks) - 1
     sizes = [_sample_size(one, loaded, at, plan) for one in candidates.effects.values()]
+    for size in sizes:
+        if size["metric"] == decision["primary_metric"]:
+            decide.note_seeds(decision, size, len(contract.seeds("confirmatory")), plan)
     value = {
         "schema": "vqkit.calibration/1",
         "campaign": {

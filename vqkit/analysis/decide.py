@@ -7,6 +7,8 @@ candidate with the larger standardized effect there. Where no mark is responsive
 what to change.
 """
 
+import math
+
 import numpy as np
 
 from vqkit.analysis import effects as surface
@@ -77,6 +79,26 @@ def decide(family, guard_status, labels, plan, assessed=None):
     else:
         _refuse(decision, family, assessed, plan)
     return decision
+
+
+def note_seeds(decision, size, there, plan):
+    """Add to a calibrated decision that its trial needs more evaluation seeds than the contract has.
+
+    Args:
+        size: the sample size of the primary metric, as calibration.json has it.
+        there: the number of evaluation seeds.
+    """
+    ways = size["at_sigma_upper"]
+    if decision["status"] != "calibrated" or (ways and ways["plan"] <= there):
+        return
+    needed = ways["plan"] if ways else None
+    shown = power.detectable(there, size["sigma_upper"], plan["alpha"], plan["power"]) if size["sigma_upper"] else None
+    text = f"the contract has {there} evaluation seeds, the trial needs {needed or 'more than can be named'}"
+    if shown is not None and math.isfinite(shown):
+        text += f"; {there} seeds would show a difference of {shown:.3g}"
+    decision["reasons"].append(_reason("too_few_seeds", text, size["metric"], size["mark"]))
+    text = "a contract with more evaluation seeds or a larger δ_min, declared before the data; or a less noisy metric"
+    decision["what_to_change"].append(_change("add_seeds", text, needed))
 
 
 def note_lost(decision, imputed_reference):
