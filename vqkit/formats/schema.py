@@ -86,6 +86,9 @@ def _compile(schema):
     if _is_closed(schema):
         return _closed(schema["properties"])
     checks = [_KEYWORDS[keyword](rule, schema) for keyword, rule in schema.items()]
+    if len(checks) == 2:  # most of them: a type and one rule
+        first, second = checks
+        return lambda value: first(value) and second(value)
     return checks[0] if len(checks) == 1 else lambda value: all(check(value) for check in checks)
 
 
