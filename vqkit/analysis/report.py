@@ -215,15 +215,24 @@ def _method(view):
     plan, test = view.value["analysis"]["plan"], view.value["test"]
     listed = "all {} sign patterns" if test["method"] == "exact" else "{} random sign patterns from a fixed seed"
     statistic = test["statistic"].split(", ")[1]
+    trial = view.value["decision"]["status"] == "confirmatory"
+    cells = "arms × trained marks × candidate metrics"
+    cells = f"arms, in {view.metric} at epoch {view.mark}" if trial else cells
+    rest = "The other metrics, at every trained mark," if trial else "Quality metrics"
+    budget = (
+        "Epoch and metric were prescribed before the first run, by the calibration whose digest the plan binds."
+        if trial
+        else "The budget is the smallest responsive mark. Epoch 0 is measured before the first step and is never a "
+        "candidate."
+    )
     return (
-        f"<p>Runs are paired by seed. All {test['family_cells']} cells (arms × trained marks × candidate metrics) are "
+        f"<p>Runs are paired by seed. All {test['family_cells']} cells ({cells}) are "
         f"tested jointly by flipping the signs of whole seeds, {listed.format(test['patterns'])}; the statistic is "
-        f"{page.escape(statistic)}, adjusted by step-down max-|T|; α = {plan['alpha']:g}, two-sided. Quality metrics "
+        f"{page.escape(statistic)}, adjusted by step-down max-|T|; α = {plan['alpha']:g}, two-sided. {rest} "
         "are a second family. p is of a cell alone, “p, joint” over its family; intervals are of a cell alone.</p>"
         "<p><b>detected</b>: joint p ≤ α. <b>equivalent</b>: two one-sided tests place the difference inside ±δ_min. "
         "<b>inconclusive</b>: neither; this is never “no effect”. <b>underpowered</b>: fewer seeds than the contract "
         "asks for, or no attainable p reaches α. <b>void</b>: arm and reference both at the floor or the ceiling.</p>"
-        "<p>The budget is the smallest responsive mark. Epoch 0 is measured before the first step and is never a "
-        "candidate. Guardrails are gates, each judged alone at level α. The rules stand in the contract’s analysis "
+        f"<p>{budget} Guardrails are gates, each judged alone at level α. The rules stand in the contract’s analysis "
         "plan, whose digest was fixed when the campaign was planned, and in the analysis code.</p>"
     )
