@@ -26,7 +26,7 @@ CSS = f"""
 @media print {{ :root {{ {_variables(LIGHT)} --card: #ffffff; }} }}
 * {{ box-sizing: border-box; }}
 body {{
-  margin: 0; background: var(--ground); color: var(--ink); font: 16px/1.5 system-ui, "Segoe UI", Roboto, sans-serif;
+  margin: 0; background: var(--ground); color: var(--ink); font: 1rem/1.5 system-ui, "Segoe UI", Roboto, sans-serif;
 }}
 main {{ max-width: 62rem; margin: 0 auto; padding: 1rem; }}
 h1 {{ font-size: 1.6rem; line-height: 1.2; margin: 1rem 0 0.3rem; overflow-wrap: anywhere; }}
@@ -60,7 +60,11 @@ td.bad {{ color: var(--worse); font-weight: 600; }}
 #digests td {{ white-space: normal; overflow-wrap: anywhere; }}
 summary {{ cursor: pointer; color: var(--better); }}
 @media print {{
-  body {{ font-size: 11px; }}
+  html {{ font-size: 11px; }}
+  main {{ max-width: none; padding: 0; }}
+  .scroll {{ overflow: visible; }}
+  table, svg {{ min-width: 0; }}
+  td, th[scope=row] {{ white-space: normal; }}
   section {{ break-inside: avoid; }}
   #all {{ break-inside: auto; }}
 }}
