@@ -70,6 +70,7 @@ def test_the_report_says_that_it_is_a_trial(folder, capsys):
     assert (
         "Confirmatory (24 of 24 cells complete, 0 failed, 0 missing): utilization at epoch 5, as prescribed" in printed
     )
+    assert "  detected as better: better\n" in printed
     text = (folder / "report.html").read_text()
     assert "Report of a confirmatory trial" in text
     assert 'class="decision confirmatory"' in text

@@ -57,5 +57,6 @@ def in_words(value):
         labels = chosen[f"known_{word}"]
         if labels:
             more = f" and {len(labels) - 12} more" if len(labels) > 12 else ""
-            lines.append(f"  known {word}: {', '.join(labels[:12])}{more}")
+            kind = "detected as" if chosen["status"] == "confirmatory" else "known"
+            lines.append(f"  {kind} {word}: {', '.join(labels[:12])}{more}")
     return [*lines, *(f"  to change: {line}" for line in changes(value))]
