@@ -74,6 +74,7 @@ def test_the_report_says_that_it_is_a_trial(folder, capsys):
     text = (folder / "report.html").read_text()
     assert "Report of a confirmatory trial" in text
     assert 'class="decision confirmatory"' in text
+    assert 'id="why"' not in text  # nothing was chosen here
 
 
 def test_the_ledger_names_each_calibration_once(folder, value):

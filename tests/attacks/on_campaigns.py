@@ -65,7 +65,8 @@ def silent_loss(stage):
     try:
         score_campaign(stage.campaign, stage.held)
     finally:
-        assert {path.name for path in set(stage.campaign.iterdir()) - before} == {campaign.SCORES}
+        made = {path.name for path in set(stage.campaign.iterdir()) - before}
+        assert made == {campaign.SCORES, campaign.EXHIBITS}
         shutil.rmtree(stage.campaign / campaign.SCORES)
 
 
@@ -100,6 +101,13 @@ def _better(score):
 def edited_score(stage):
     score_campaign(stage.campaign, stage.held)
     edit_json(next((stage.campaign / campaign.SCORES).iterdir()), _better)
+    _then(stage, lambda: score_campaign(stage.campaign, stage.held))
+
+
+@call("another image in an exhibit, then scored again", "E_VERIFY", "evaluator")
+def edited_exhibit(stage):
+    score_campaign(stage.campaign, stage.held)
+    edit_json(next((stage.campaign / campaign.EXHIBITS).iterdir()), lambda one: one["samples"][0].update(mark=7))
     _then(stage, lambda: score_campaign(stage.campaign, stage.held))
 
 

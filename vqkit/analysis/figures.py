@@ -91,7 +91,7 @@ def of_report(view, folder, setting):
         ),
         "curves": Picture(
             draw=lambda ink: pictures.curves(view, ink, of),
-            title="How the three arms trained",
+            title="How these arms trained",
             caption=(
                 "Above: mean of each loss over an epoch, on a log scale. Below: measurements at the marks, on the "
                 "evaluation split. Lines are means over completed runs of the arm, bands their range, the dotted "

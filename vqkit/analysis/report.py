@@ -63,7 +63,7 @@ def html(view, drawings, drawn, bound):
         _decision(view),
         page.section("arms", f"Arms at epoch {view.mark}", cited(tables.arms(view), _arms_caption(view))),
         *(picture(name) for name in ("heatmap", "slopes", "trajectories", "guardrails", "sensitivity")),
-        page.section("why", "Why this mark and this metric", cited(tables.assessments(view), _WHY)),
+        "" if _is_trial(view) else page.section("why", _WHY_TITLE, cited(tables.assessments(view), _WHY)),
         *(picture(name) for name in ("usage", "strips", "curves")),
         picture("surface", _surface_notes(view, cited)),
         picture("power", cited(tables.sizes(view), "Sample size three ways, in seeds.")),
@@ -97,9 +97,12 @@ def markdown(view, drawings, bound):
     return "\n".join([*lines, *tables.pipes(*bound), ""])
 
 
+def _is_trial(view):
+    return view.value["decision"]["status"] == "confirmatory"
+
+
 def _kind(view):
-    confirmatory = view.value["decision"]["status"] == "confirmatory"
-    return "Report of a confirmatory trial" if confirmatory else "Calibration report"
+    return "Report of a confirmatory trial" if _is_trial(view) else "Calibration report"
 
 
 def _subject(view):
@@ -157,6 +160,7 @@ def _effects_caption(view):
     return f"All effects.{f' {left} more are in {calibration.NAME_ON_DISK}.' if left > 0 else ''}"
 
 
+_WHY_TITLE = "Why this mark and this metric"
 _WHY = (
     "Every candidate at every trained mark: responsive needs an arm that is better with its guardrails ok and one that "
     "is worse, both detected with one sign on every seed, and an open metric."
@@ -215,7 +219,7 @@ def _method(view):
     plan, test = view.value["analysis"]["plan"], view.value["test"]
     listed = "all {} sign patterns" if test["method"] == "exact" else "{} random sign patterns from a fixed seed"
     statistic = test["statistic"].split(", ")[1]
-    trial = view.value["decision"]["status"] == "confirmatory"
+    trial = _is_trial(view)
     cells = "arms × trained marks × candidate metrics"
     cells = f"arms, in {view.metric} at epoch {view.mark}" if trial else cells
     rest = "The other metrics, at every trained mark," if trial else "Quality metrics"
