@@ -38,7 +38,7 @@ def main():
         parts += ["### Nearest-code search"]
         for count in threads:
             parts += [f"{count} thread{'s' * (count > 1)}, D = {nearest.D}:"]
-            parts += [nearest.table(nearest.measure(count, chosen.repeats))]
+            parts += [nearest.table(nearest.measure(chosen.device, count, chosen.repeats), chosen.device)]
     if "evaluation" in chosen.only:
         parts += ["### The evaluator", evaluation.table(evaluation.measure(data, chosen.repeats))]
     if "analysis" in chosen.only:

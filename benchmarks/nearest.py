@@ -1,10 +1,10 @@
-"""Nearest-code search against ``torch.cdist(...).argmin`` and faiss-cpu's IndexFlatL2: time and peak memory.
+"""Nearest-code search against ``torch.cdist(...).argmin`` and, on a CPU, faiss-cpu's IndexFlatL2: time and peak memory.
 
-    python -m benchmarks.nearest [--threads 2] [--repeats 7]
+    python -m benchmarks.nearest [--device cuda] [--threads 2] [--repeats 7]
 
 Times are taken in turn, one round of all ways after another, so that what else runs on the machine meets all alike; a
 ratio is taken within a round, and the median of the rounds is given with the lower and upper quartile. Memory is the
-peak of a process of its own over what was resident with the inputs in place.
+peak of a process of its own over what was resident with the inputs in place, or that of torch's allocator on CUDA.
 """
 
 import argparse
@@ -26,30 +26,40 @@ D = 64
 LATENTS = 8192
 CDIST_MATRIX = 2**29  # numbers: cdist's distances may take 2 GiB, so fewer latents at K = 262,144
 CODES = (128, 1024, 8192, 65536, 262144)
-BASELINES = ("cdist", "faiss")
+BASELINES = {"cpu": ("cdist", "faiss"), "cuda": ("cdist",)}
 
 
-def inputs(K):
+def inputs(K, device="cpu"):
     """Standard normal latents [N, D] and codes [K, D], the same in each process."""
     generator = torch.Generator().manual_seed(K)
     N = min(LATENTS, CDIST_MATRIX // K)
-    return torch.randn(N, D, generator=generator), torch.randn(K, D, generator=generator)
+    return (torch.randn(rows, D, generator=generator).to(device) for rows in (N, K))
 
 
 def searches(codes):
-    """The three ways, from latents to indices; faiss holds its copy of the codes before the clock starts."""
-    index = faiss.IndexFlatL2(D)
-    index.add(codes.numpy())
-    return {
+    """The ways, from latents to indices; faiss holds its copy of the codes before the clock starts."""
+    ways = {
         "vqkit": lambda latents: nearest_codes(latents, codes),
         "cdist": lambda latents: torch.cdist(latents, codes).argmin(1),
-        "faiss": lambda latents: index.search(latents.numpy(), 1),
     }
+    if codes.device.type == "cpu":
+        index = faiss.IndexFlatL2(D)
+        index.add(codes.numpy())
+        ways["faiss"] = lambda latents: index.search(latents.numpy(), 1)
+    return ways
 
 
 def set_threads(threads):
     torch.set_num_threads(threads)
     faiss.omp_set_num_threads(threads)
+
+
+def peak_memory_cuda(search, latents):
+    """MiB that one search takes over its inputs, on the device."""
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    search(latents)
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
 def peak_memory(way, K, threads):
@@ -75,33 +85,38 @@ def print_peak_memory(way, K):
     print(memory("VmHWM") - resident)
 
 
-def measure(threads, repeats):
+def measure(device, threads, repeats):
     """One row for each K: seconds and peak MiB of each way, and each baseline's time over ours (quartiles)."""
     set_threads(threads)
     rows = []
     for K in CODES:
-        latents, codes = inputs(K)
+        latents, codes = inputs(K, device)
         ways = searches(codes)
-        seconds = timing.rounds({name: partial(search, latents) for name, search in ways.items()}, repeats)
+        seconds = timing.rounds({name: partial(search, latents) for name, search in ways.items()}, repeats, device)
         row = {"codes": K, "latents": len(latents), "dimension": D, "threads": threads, "repeats": repeats}
         for name in ways:
             row[f"{name}_seconds"] = statistics.median(seconds[name])
-            row[f"{name}_peak_mib"] = peak_memory(name, K, threads)
-        for name in BASELINES:
+            on_cuda = device == "cuda"
+            row[f"{name}_peak_mib"] = (
+                peak_memory_cuda(ways[name], latents) if on_cuda else peak_memory(name, K, threads)
+            )
+        for name in BASELINES[device]:
             row[f"{name}_over_vqkit"] = timing.ratios(seconds, name, "vqkit")
         rows.append(row)
     return rows
 
 
-def table(rows):
+def table(rows, device):
     """The rows as a Markdown table."""
+    baselines = BASELINES[device]
+    ratios = " | ".join(f"{name} / vqkit (quartiles)" for name in baselines)
     lines = [
-        "| K | N | vqkit ms | cdist / vqkit (quartiles) | faiss / vqkit (quartiles) | MiB: vqkit | cdist | faiss |",
-        "|---:|---:|---:|---:|---:|---:|---:|---:|",
+        f"| K | N | vqkit ms | {ratios} | MiB: vqkit | {' | '.join(baselines)} |",
+        f"|{'---:|' * (4 + 2 * len(baselines))}",
     ]
     for row in rows:
-        ratios = (timing.spread(row[f"{name}_over_vqkit"]) for name in BASELINES)
-        peaks = (f"{row[f'{name}_peak_mib']:.0f}" for name in ("vqkit", *BASELINES))
+        ratios = (timing.spread(row[f"{name}_over_vqkit"]) for name in baselines)
+        peaks = (f"{row[f'{name}_peak_mib']:.0f}" for name in ("vqkit", *baselines))
         cells = (f"{row['codes']:,}", f"{row['latents']:,}", f"{1000 * row['vqkit_seconds']:.1f}", *ratios, *peaks)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -109,18 +124,21 @@ def table(rows):
 
 def main():
     parser = argparse.ArgumentParser(prog="benchmarks.nearest", description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=tuple(BASELINES), default="cpu")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="rows as JSON instead of a table")
-    parser.add_argument("--memory-of", choices=("vqkit", *BASELINES), help="only print the peak MiB of one search")
+    parser.add_argument(
+        "--memory-of", choices=("vqkit", *BASELINES["cpu"]), help="only print the peak MiB of one search"
+    )
     parser.add_argument("--codes", type=int, default=CODES[-1], help="K for --memory-of")
     options = parser.parse_args()
     set_threads(options.threads)
     if options.memory_of:
         print_peak_memory(options.memory_of, options.codes)
         return
-    rows = measure(options.threads, options.repeats)
-    print(json.dumps(rows) if options.json else table(rows))
+    rows = measure(options.device, options.threads, options.repeats)
+    print(json.dumps(rows) if options.json else table(rows, options.device))
 
 
 if __name__ == "__main__":

@@ -41,9 +41,14 @@ def quartiles(values):
     return tuple(statistics.quantiles(values, n=4, method="inclusive")) if len(values) > 1 else (values[0],) * 3
 
 
+def each(seconds, theirs, ours):
+    """The time of ``theirs`` over that of ``ours`` in each round."""
+    return [b / a for a, b in zip(seconds[ours], seconds[theirs], strict=True)]
+
+
 def ratios(seconds, theirs, ours):
-    """Quartiles of the time of ``theirs`` over that of ``ours``, taken within each round."""
-    return quartiles([b / a for a, b in zip(seconds[ours], seconds[theirs], strict=True)])
+    """Quartiles of ``each``."""
+    return quartiles(each(seconds, theirs, ours))
 
 
 def spread(values):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from vqkit.formats import knobs as registry
 from vqkit.formats.run import STEP_COLUMNS, index_dtype
@@ -145,7 +146,7 @@ class Trainer:
         images_NCHW = scale(self.train_images.index_select(0, indices))
         output = self.model(images_NCHW)
         quantized = output.quantized
-        reconstruction_loss = (output.reconstruction_NCHW - images_NCHW).square().mean()
+        reconstruction_loss = mean_squared_error(output.reconstruction_NCHW, images_NCHW)
         loss = (
             reconstruction_loss + quantized.codebook_loss + self.knobs["commitment_weight"] * quantized.commitment_loss
         )
@@ -296,7 +297,12 @@ def epoch_order(seed, epoch, contract):
 
 def scale(images_NHWC):
     """uint8 [N, 32, 32, 3] → float32 [N, 3, 32, 32] in [-1, 1], channels last in memory."""
-    return images_NHWC.permute(0, 3, 1, 2).float() / 127.5 - 1
+    return images_NHWC.permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
+
+
+def mean_squared_error(reconstruction_NCHW, images_NCHW):
+    """Mean over all entries, taken in the order in memory, so that the gradient is channels last too."""
+    return F.mse_loss(reconstruction_NCHW.permute(0, 2, 3, 1), images_NCHW.permute(0, 2, 3, 1))
 
 
 def to_uint8(images_NCHW):

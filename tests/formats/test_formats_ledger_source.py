@@ -146,6 +146,15 @@ def test_a_link_in_the_source_is_refused(tree, name):
     assert caught.value.codes == ("E_FILE_KIND",)
 
 
+@pytest.mark.parametrize("package", source.PACKAGES)
+def test_a_package_that_is_a_link_is_refused(tree, package):
+    (tree / package).rename(tree / "elsewhere")
+    (tree / package).symlink_to(tree / "elsewhere")
+    with pytest.raises(Rejected) as caught:
+        source.listing(tree)
+    assert caught.value.codes == ("E_FILE_KIND",)
+
+
 def test_a_missing_package_is_named(tree):
     shutil.rmtree(tree / "runner")
     with pytest.raises(Rejected) as caught:

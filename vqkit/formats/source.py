@@ -31,6 +31,8 @@ def digest(entries):
 
 
 def _walk(root, folder):
+    if (root / folder).is_symlink():
+        raise Rejected("E_FILE_KIND", folder, "a folder or a file of the source", "a link")
     if folder in OUTSIDE:
         return
     try:
@@ -42,7 +44,5 @@ def _walk(root, folder):
         if entry.name.endswith(".py"):
             data = files.read_once(root / name)
             yield {"name": name, "size": len(data), "sha256": digests.sha256_hex(data)}
-        elif entry.is_symlink():
-            raise Rejected("E_FILE_KIND", name, "a folder or a file of the source", "a link")
-        elif entry.is_dir():
+        elif entry.is_dir() or entry.is_symlink():
             yield from _walk(root, name)

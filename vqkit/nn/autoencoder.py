@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from vqkit.nn.convolution import Convolution, Upsample
 from vqkit.nn.quantizer import BASIS_INIT, COEFFICIENT_INIT, Quantized, Quantizer
-from vqkit.nn.upsample import Upsample
 
 
 class Encoder(nn.Module):
@@ -17,12 +17,12 @@ class Encoder(nn.Module):
 
     def __init__(self, hidden, latent_dim):
         super().__init__()
-        self.down1 = nn.Conv2d(3, hidden, 4, stride=2, padding=1)
-        self.down2 = nn.Conv2d(hidden, hidden, 4, stride=2, padding=1)
-        self.out = nn.Conv2d(hidden, latent_dim, 3, padding=1)
+        self.down1 = Convolution(3, hidden, 4, stride=2)
+        self.down2 = Convolution(hidden, hidden, 4, stride=2)
+        self.out = Convolution(hidden, latent_dim, 3)
 
     def forward(self, images_NCHW):
-        return self.out(F.relu(self.down2(F.relu(self.down1(images_NCHW)))))
+        return self.out(F.relu_(self.down2(F.relu_(self.down1(images_NCHW)))))
 
 
 class Decoder(nn.Module):
@@ -30,12 +30,12 @@ class Decoder(nn.Module):
 
     def __init__(self, hidden, latent_dim):
         super().__init__()
-        self.inp = nn.Conv2d(latent_dim, hidden, 3, padding=1)
+        self.inp = Convolution(latent_dim, hidden, 3)
         self.up1 = Upsample(hidden, hidden)
         self.up2 = Upsample(hidden, 3)
 
     def forward(self, codes_NCHW):
-        return self.up2(F.relu(self.up1(F.relu(self.inp(codes_NCHW)))))
+        return self.up2(F.relu_(self.up1(F.relu_(self.inp(codes_NCHW)))))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,8 @@ except ImportError:  # a torch without Triton
 CODES_PER_TILE = 2048
 SCORES_PER_TILE = 2**19  # 2 MiB of float32: about what stays in cache between the product and the reductions
 ROWS_PER_TILE = 512  # at least
-DOUBTS_AT_ONCE = 2**20  # rows × groups that wait to be settled
-SETTLED_AT_ONCE = 2**18  # float64 numbers in one step of `settle`
+DOUBTS_AT_ONCE = 2**20  # numbers of rows that wait to be settled
+SETTLED_AT_ONCE = 2**18  # numbers in one step of `settle`
 TINY = 2.0**-110  # more than what the products lose to underflow
 
 
@@ -94,9 +94,8 @@ def nearest_codes_tiled(latents, codes):
         code_norms[start : start + len(centred), 0] = centred.square_().sum(1)
     tile = torch.zeros(tile_codes, D)
     score_buffer, lowest_buffer = torch.empty(tile_codes * tile_rows), torch.empty((groups + members) * tile_rows)
-    counting = torch.ones(2, groups + members)  # how many are in range, and the sum of their parts of the index
-    torch.arange(0, groups * members, members, out=counting[1, :groups])
-    torch.arange(members, out=counting[1, groups:])
+    parts = torch.cat([torch.arange(0, groups * members, members), torch.arange(members)])  # of an index
+    counting = torch.stack([torch.ones(groups + members), parts]).neg_()
 
     index, doubts = torch.empty(N, dtype=torch.int64), []
     for row in range(0, N, tile_rows):
@@ -113,40 +112,36 @@ def nearest_codes_tiled(latents, codes):
             torch.amin(scores, 1, out=by_group[start // members : start // members + len(scores)])
             torch.minimum(by_member, scores.amin(0), out=by_member)
         limit = range_of(by_member.amin(0), z, slack)
-        lowest.gt_(limit).eq_(0)  # 1 in range, 0 beyond; NaN is in range
+        lowest.gt_(limit).sub_(1)  # −1 in range, 0 beyond; NaN is in range
         count, found = counting @ lowest
         index[row : row + n] = found
         doubtful = (count != 2).nonzero()[:, 0]
-        doubts.append((doubtful + row, by_group[:, doubtful].t()))
+        doubts.append((doubtful + row, lowest[:, doubtful].t()))
         if row + n == N or sum(in_range.numel() for _, in_range in doubts) > DOUBTS_AT_ONCE:
             rows, in_range = map(torch.cat, zip(*doubts, strict=True))
             if len(rows):
-                index[rows] = settle(latents[rows], codes, in_range, members)
+                index[rows] = settle(latents[rows], codes, *in_range.split([groups, members], dim=1))
             doubts = []
     return index
 
 
-def settle(latents, codes, in_range, members):
-    """Index [n] of the nearest code in float64 for latents [n, D], among the groups with 1 in in_range [n, groups]."""
-    (n, groups), (K, D) = in_range.shape, codes.shape
+def settle(latents, codes, groups, members):
+    """Index [n] of the nearest code in float64 for latents [n, D], among the codes whose group and whose member number
+    are in range: not 0 in groups [n, ·] and members [n, ·]."""
+    n, (K, D) = len(latents), codes.shape
     tolerance = 1 + (D + 8) * torch.finfo(torch.float64).eps
-    numbers = torch.arange(members)
     index = torch.full((n,), K)
-    rows_at_once = max(1, SETTLED_AT_ONCE // groups)
-    pairs_at_once = max(1, SETTLED_AT_ONCE // (members * D))
-    for first in range(0, n, rows_at_once):
-        pairs = in_range[first : first + rows_at_once].nonzero()  # of a row and a group
-        lowest, where = [], []
-        for row, group in (chunk.unbind(1) for chunk in pairs.split(pairs_at_once)):
-            candidates = torch.add(numbers, group[:, None], alpha=members).clamp_(max=K - 1)
-            difference = codes[candidates].double() - latents[first + row, None]
-            distances = difference.square_().sum(2).nan_to_num_(torch.inf, torch.inf)
-            lowest.append(distances.amin(1))
-            where.append(candidates.where(distances <= lowest[-1][:, None] * tolerance, K).amin(1))
-        row, lowest, where = pairs[:, 0], torch.cat(lowest), torch.cat(where)
-        nearest = index[first : first + rows_at_once]
-        best = torch.full((len(nearest),), torch.inf, dtype=torch.float64).scatter_reduce_(0, row, lowest, "amin")
-        nearest.scatter_reduce_(0, row, where.where(lowest <= best[row] * tolerance, K), "amin")
+    at_once = max(1, SETTLED_AT_ONCE // K)
+    for first in range(0, n, at_once):
+        rows = slice(first, first + at_once)
+        in_range = torch.einsum("ng,nm->ngm", groups[rows], members[rows]).flatten(1)[:, :K]
+        row, code = in_range.nonzero().unbind(1)
+        pairs = zip(row.split(SETTLED_AT_ONCE // D + 1), code.split(SETTLED_AT_ONCE // D + 1), strict=True)
+        distances = torch.cat([(codes[c].double() - latents[rows][r]).square_().sum(1) for r, c in pairs])
+        distances.nan_to_num_(torch.inf, torch.inf)
+        best = torch.full((len(in_range),), torch.inf, dtype=torch.float64).scatter_reduce_(0, row, distances, "amin")
+        near = distances <= best[row] * tolerance
+        index[rows].scatter_reduce_(0, row[near], code[near], "amin")
     return index
 
 

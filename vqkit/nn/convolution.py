@@ -1,0 +1,101 @@
+"""The autoencoder's convolutions, as a CPU computes them well; on CUDA torch's own operators are used.
+
+oneDNN computes a convolution and its two gradients near the rate of a matrix product. What it does badly is written
+here in terms of what it does well:
+
+- the bias gradient is a sum, not a part of the weight gradient, which it slows down by up to a quarter;
+- a transposed convolution is by definition the input gradient of the convolution with the same weight;
+- with three output channels it is a convolution to blocks of 2×2 pixels.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+KERNEL, STRIDE, PADDING = 4, 2, 1  # of a transposed convolution, which doubles the side of an image
+FEW_CHANNELS = 8  # up to here blocks beat the input gradient
+CHANNELS_AT_ONCE = 8  # a convolution to twelve channels takes longer than one to sixteen
+
+
+class Convolution(nn.Conv2d):
+    """[N, C, H, W] → [N, C', H/stride, W/stride], a ``nn.Conv2d`` with zero padding 1."""
+
+    def __init__(self, in_channels, out_channels, kernel, stride=1):
+        super().__init__(in_channels, out_channels, kernel, stride=stride, padding=PADDING)
+
+    def forward(self, x):
+        if x.device.type == "cpu":
+            return _Convolution.apply(x, self.weight, self.bias, self.stride)
+        return super().forward(x)
+
+
+class Upsample(nn.ConvTranspose2d):
+    """[N, C, H, W] → [N, C', 2H, 2W], a ``nn.ConvTranspose2d`` of 4×4, stride 2, padding 1."""
+
+    def __init__(self, in_channels, out_channels):
+        super().__init__(in_channels, out_channels, KERNEL, stride=STRIDE, padding=PADDING)
+
+    def forward(self, x):
+        if x.device.type == "cpu":
+            return _TransposedConvolution.apply(x, self.weight, self.bias)
+        return super().forward(x)
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, stride):
+        ctx.save_for_backward(x, weight)
+        ctx.stride = stride
+        return F.conv2d(x, weight, bias, stride, PADDING)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        of_x, of_weight = _gradients(gradient, *ctx.saved_tensors, ctx.stride, (ctx.needs_input_grad[0], True))
+        return of_x, of_weight, _sum_pixels(gradient), None
+
+
+class _TransposedConvolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        ctx.save_for_backward(x, weight)
+        n, _, height, width = x.shape
+        channels = weight.shape[1]
+        if channels <= FEW_CHANNELS:
+            return _upsample_in_blocks(x, weight, bias)
+        # the values of an input play no part in its gradient, so they are never written
+        y = x.new_empty((n, STRIDE * height, STRIDE * width, channels)).permute(0, 3, 1, 2)
+        return _gradients(x, y, weight, (STRIDE, STRIDE), (True, False))[0].add_(bias.view(-1, 1, 1))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        _, of_weight = _gradients(x, gradient, weight, (STRIDE, STRIDE), (False, True))
+        return F.conv2d(gradient, weight, None, STRIDE, PADDING), of_weight, _sum_pixels(gradient)
+
+
+def _gradients(gradient, x, weight, stride, wanted):
+    """(of x, of the weight) of the convolution of ``x``, from the gradient of its output; those that are wanted."""
+    sides = (stride, (PADDING, PADDING), (1, 1), False, (0, 0), 1)
+    return torch.ops.aten.convolution_backward(gradient, x, weight, None, *sides, (*wanted, False))[:2]
+
+
+def _sum_pixels(gradient_NCHW):
+    """Sum over all but channels, [C]."""
+    return gradient_NCHW.permute(0, 2, 3, 1).reshape(-1, gradient_NCHW.shape[1]).sum(0)
+
+
+def _upsample_in_blocks(x, weight, bias):
+    """A convolution of 2×2 to the pixels of blocks of 2×2, which tile a frame one pixel wider than the image.
+
+    Along each axis block i holds the rows 2i−1 and 2i of the image: kernel rows 2 and 3 times position i−1, plus kernel
+    rows 0 and 1 times position i.
+    """
+    (n, _, height, width), channels = x.shape, weight.shape[1]
+    unused = -4 * channels % CHANNELS_AT_ONCE
+    rows_and_columns = weight.unflatten(3, (2, 2)).unflatten(2, (2, 2)).flip(2, 4)  # C, C', (i, row), (j, column)
+    kernel = rows_and_columns.permute(3, 5, 1, 0, 2, 4).reshape(4 * channels, -1, 2, 2)
+    kernel = F.pad(kernel, (0, 0, 0, 0, 0, 0, 0, unused)).contiguous(memory_format=torch.channels_last)
+    blocks = F.conv2d(x, kernel, F.pad(bias.repeat(4), (0, unused)), padding=1)[:, : 4 * channels]
+    frame = blocks.unflatten(1, (2, 2, channels)).permute(0, 4, 1, 5, 2, 3)  # N, i, row, j, column, C'
+    frame = frame.reshape(n, 2 * height + 2, 2 * width + 2, channels)
+    return frame[:, 1:-1, 1:-1].permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
