@@ -1,6 +1,7 @@
 """Campaigns: many cells, each an arm and a seed, under one plan.
 
 1. ``definition``  a sweep as written → checked arms, seeds, marks
+   ``calibrated``  what a confirmatory campaign takes from an earlier calibration
 2. ``plan``        the campaign's folder: cells under opaque names, arms sealed
 3. ``cells``       claims, publication and outcomes, on disk alone
 4. ``worker``      a process that trains one cell after another; ``host`` is where it meets single runs

@@ -3,12 +3,12 @@
     load          campaign folder → one tidy table (results), bound by digests (bindings), with intention to treat
     effects       arms × marks × metrics against the reference, one family (paired: the tests themselves)
     guardrails    ok | broken | inconclusive
-    decide        responsive marks → budget, primary metric, known arms; or a refusal that says what to change
+    decide        responsive marks → budget, primary metric, known arms; or what was prescribed; or a refusal
     power         how many seeds a confirmatory trial needs
     surface       fitted over log level × log epoch
     stance        what each author expected against what came out
-    calibration   all of it as calibration.json: closed, canonical, digested
-    report        the same for people: tables, plots, and pictures of a few runs (shown)
+    build         all of it as calibration.json, whose form is ``vqkit.formats.calibration``
+    report        the same for people: sentences, tables, figures; pictures of a few runs (shown)
     tensorboard   training curves for who wants them there
 
 It reads what the evaluator wrote and froze, never evidence, never what is sealed.

@@ -4,5 +4,5 @@
 bytes; ``files`` reads once and writes once; ``tensors`` is safetensors with a declared layout; ``knobs`` is the
 registry that ``intervention`` and ``contract`` are checked against; ``source`` lists the files that execute training;
 ``signature`` is the envelope of a signed manifest; ``run`` and ``campaign`` lay out what a run and a campaign leave on
-disk.
+disk; ``calibration`` is what the analysis of a campaign decided, which a later campaign can be planned from.
 """
