@@ -15,7 +15,19 @@ RULES = {
     "vqkit/data": FORMATS | {"vqkit.data", "torchvision", "pyarrow", "skimage", "PIL", "tqdm"},
     "vqkit/analysis": FORMATS | {"vqkit.analysis", "pandas", "pyarrow", "scipy", "statsmodels", "matplotlib"},
     "runner": FORMATS
-    | {"vqkit.data", "vqkit.nn", "runner", "torch", "hydra", "omegaconf", "yaml", "tqdm", "cryptography"},
+    | {
+        "vqkit.data",
+        "vqkit.nn",
+        "runner",
+        "torch",
+        "hydra",
+        "omegaconf",
+        "yaml",
+        "tqdm",
+        "cryptography",
+        "submitit",
+        "ray",
+    },
     "evaluator": FORMATS | {"evaluator"},
     "evaluator/signature.py": FORMATS | {"evaluator", "cryptography"},
 }

@@ -9,6 +9,7 @@ is in its place whole or not at all.
 import faulthandler
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -30,9 +31,10 @@ def main(argv, host=None):
     parser = ArgumentParser(prog="python -m runner.sweep.worker")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--driver", default="none", help="whose lock in claims/ says that the driver lives")
+    parser.add_argument("--driver", default="driver-none", help="the lock in claims/ that says that the driver lives")
     parser.add_argument("--budget-seconds", type=float)
     chosen = parser.parse_args(argv)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's word that time is up is for the task above
     threading.Thread(target=_end_with_driver, daemon=True).start()
     say = _protocol()
     try:
@@ -82,12 +84,16 @@ class Worker:
 
     def _is_free(self, run_id):
         """Whether a cell whose lock was just taken may be trained: not finished in the meantime, and not one whose
-        worker died a moment ago under a driver that lives and will record that."""
+        worker died a moment ago under a driver that lives and will record that, or with a task that was lost."""
         self.watch.refresh()
-        holder = self.watch.holders.get(run_id)
-        return not self._is_finished(run_id) and (
-            holder is None or not cells.is_held(self.folder, f"driver-{holder[0]}")
-        )
+        lock, _ = self.watch.holders.get(run_id, ("", 0))
+        if self._is_finished(run_id) or (lock and cells.is_held(self.folder, lock)):
+            return False
+        if cells.is_lost(self.folder, lock):
+            cells.remove_work(self.folder, {run_id})
+            cells.record_failed(self.folder, run_id, "crashed", cells.LOST)
+            return False
+        return True
 
     def _train(self, cell):
         """Train, seal, check and publish one cell whose lock is held; returns the state in which it ended."""
@@ -98,10 +104,11 @@ class Worker:
         cells.remove_work(self.folder, {run_id})
         campaign.append_event(self.folder, "claimed", run_id, {"driver": self.driver, "pid": os.getpid()})
         self.say(event="claimed", run_id=run_id)
+        cells.report(self.folder, run_id, 0, max(self.plan["marks"]), 0.0)
         work = cells.work_folder(self.folder, run_id)
         with _logged(cells.log_path(self.folder, run_id)):
             terminal = self.host.execute(
-                lambda event: self.say(event="epoch", run_id=run_id, **event),
+                lambda at: cells.report(self.folder, run_id, at["epoch"], at["epochs"], at["images_per_second"]),
                 intervention=self.proposals[self.arm_of[run_id]],
                 contract=self.contract,
                 phase=self.plan["phase"],

@@ -439,12 +439,16 @@ class Terminal:
         pass
 
 
-def test_progress_on_a_terminal_shows_cells_running_failed_speed_and_time_left():
+def test_progress_on_a_terminal_shows_cells_running_failed_speed_and_time_left(playground):
+    run_ids = playground.plan()
     stream = Terminal()
+    for number in range(3):
+        with cells.claim(playground.out, run_ids[number]):
+            cells.report(playground.out, run_ids[number], number, 2, 411.5)
     progress = Progress(10, 2, 1, stream)
     progress.finished("run-1", "sealed", {"outcome": "complete", "seconds": 2.0})
     progress.finished("run-2", "failed", {"outcome": "timeout", "reason": "more than 1 s"})
-    progress.show(3, 1234.5)
+    progress.show(playground.out, run_ids[:3])
     progress.close()
     last = stream.text.split("\r")[-1]
     assert "4/10" in last
@@ -454,7 +458,7 @@ def test_progress_on_a_terminal_shows_cells_running_failed_speed_and_time_left()
 
 
 def test_unknown_executor_names_the_known_ones(playground):
-    with pytest.raises(Exception, match="one of local") as error:
+    with pytest.raises(Exception, match="one of local, slurm, ray") as error:
         playground.sweep(executor={"name": "locl", "slots": 1, "timeout_seconds": 1.0})
     assert error.value.codes == ("E_CONFIG",)
 
