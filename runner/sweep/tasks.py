@@ -87,10 +87,11 @@ def follow(job, progress, tasks, tick_seconds):
         if results:
             cells.settle_lost(job.folder, watch)
             cells_left.reconcile()
-        stillborn = 0 if cells_left.claims > claims else stillborn + sum(result is not None for result in results)
+        deaths = [result for result in results if result is not None]
+        stillborn = 0 if cells_left.claims > claims else stillborn + bool(deaths)
         claims = cells_left.claims
         if stillborn >= local.STILLBORN:
-            raise Incomplete("E_WORKER", "executor", "tasks that take a cell", str(results[-1]))
+            raise Incomplete("E_WORKER", "executor", "tasks that take a cell", deaths[-1])
         wanted = min(job.slots, len(cells_left.left)) - tasks.alive()
         if wanted > 0:
             tasks.submit(wanted)

@@ -4,6 +4,7 @@
 waits, with the process id of its step for each that runs; it is gone when the task is.
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -28,7 +29,10 @@ def install(folder):
 
 def running(folder):
     """(task, process id of its step) of every task that runs."""
-    found = ((path.name.split()[1], path.read_text()) for path in (folder / "queue").iterdir())
+    found = []
+    for path in (folder / "queue").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append((path.name.split()[1], path.read_text()))
     return [(task, int(pid)) for task, pid in found if pid]
 
 
@@ -70,13 +74,15 @@ def schedule(folder, name, task):
 def srun(folder, *arguments):
     """Run the step with the outputs that the flags name."""
     arguments, places = list(arguments), {}
+    job, _, index = os.environ["FAKE_SLURM_TASK"].partition("_")
     while arguments[0].startswith("--"):
         flag = arguments.pop(0)
         if flag in ("--output", "--error"):
-            job, _, index = os.environ["FAKE_SLURM_TASK"].partition("_")
-            name = arguments.pop(0).replace("%A", job).replace("%a", index).replace("%j", job).replace("%t", "0")
-            places[flag] = open(name, "ab")
-    step = subprocess.Popen(arguments, stdout=places["--output"], stderr=places["--error"], start_new_session=True)
+            places[flag] = (
+                arguments.pop(0).replace("%A", job).replace("%a", index).replace("%j", job).replace("%t", "0")
+            )
+    with open(places["--output"], "ab") as out, open(places["--error"], "ab") as errors:
+        step = subprocess.Popen(arguments, stdout=out, stderr=errors, start_new_session=True)
     Path(os.environ["FAKE_SLURM_ENTRY"]).write_text(str(step.pid))
     return step.wait()
 

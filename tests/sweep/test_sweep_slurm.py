@@ -1,15 +1,18 @@
-"""The Slurm executor on a stand-in for Slurm's commands: submitit, its batch files and its pickles are the real ones."""
+"""The Slurm executor on a stand-in for Slurm's commands; submitit, its batch files and pickles are the real ones."""
 
+import contextlib
 import os
 import shutil
 import signal
+import subprocess
+import sys
 
 import fake_runs
 import fake_slurm
 import pytest
 from playground import Playground, kill
 
-from runner.sweep import command
+from runner.sweep import command, slurm
 from vqkit.errors import Incomplete, Refused, UsageError
 from vqkit.formats import campaign
 
@@ -36,11 +39,11 @@ def cluster(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{fake_slurm.install(folder)}{os.pathsep}{os.environ['PATH']}")
     yield folder
-    for path in (folder / "queue").iterdir():
-        if not path.read_text():
-            path.unlink()
-    for _, pid in fake_slurm.running(folder):
-        os.killpg(pid, signal.SIGKILL)
+    running = fake_slurm.running(folder)
+    shutil.rmtree(folder / "queue")
+    for _, pid in running:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -94,10 +97,10 @@ def test_the_driver_may_be_killed_and_finds_its_tasks_again(playground, cluster)
     (playground.root / "executed").unlink()
     playground.tell()
     driver = other.drive()
-    other.wait_for(lambda: len(submitted(cluster)) == 2)
+    other.wait_for(lambda: len(list((other.out / slurm.JOBS).glob("*_submitted.pkl"))) == 2)
     kill(driver)
     driver = other.drive()
-    with pytest.raises(Exception, match="timed out"):
+    with pytest.raises(subprocess.TimeoutExpired):
         driver.wait(3)
     assert len(submitted(cluster)) == 2
     (cluster / "full").unlink()
@@ -140,9 +143,10 @@ def test_mishaps_and_a_task_that_is_killed_cost_a_cell_each(playground, cluster,
     ((lost, reason),) = reasons.items()
     assert "the task that ran it is gone" in reason
     assert f"task-{task}" in next(e for e in playground.events("claimed") if e["run_id"] == lost)["detail"]["driver"]
-    assert [playground.times(run_id) for run_id in run_ids] == [1] * 16
+    begun = playground.times(lost)  # it may have been claimed and not begun
+    assert [playground.times(run_id) for run_id in run_ids if run_id != lost] == [1] * 15
     assert command.retry([str(playground.out)], host=fake_runs.HOST) == 0
-    assert playground.times(lost) == 2
+    assert playground.times(lost) == begun + 1
 
 
 def test_a_task_that_is_told_to_end_leaves_its_cell_to_be_done_again(playground, cluster):
@@ -175,18 +179,14 @@ def test_what_a_worker_refuses_on_a_node_is_raised_here(playground, cluster):
     assert error.value.codes[0] == "E_CAMPAIGN_CHANGED"
 
 
-def test_tasks_that_die_at_once_end_the_sweep_with_their_last_words(playground, cluster, monkeypatch):
-    monkeypatch.setenv("FAKE_SLURM_BREAK", "1")
-    broken = cluster / "bin" / "srun"
-    text = broken.read_text()
-    broken.write_text(
-        "#!/bin/sh\necho 'srun: error: no such account' > $(echo $4 | sed s/%A_%a/100_0/\\;s/%t/0/)\nexit 1\n"
+def test_tasks_that_die_at_once_end_the_sweep_with_their_last_words(playground, cluster):
+    (cluster / "bin" / "srun").write_text(
+        f"#!/bin/sh\necho 'srun: error: no such node' > {playground.out}/jobs/${{FAKE_SLURM_TASK}}_0_log.err\nexit 1\n"
     )
-    with pytest.raises(Incomplete) as error:
+    with pytest.raises(Incomplete, match="srun: error: no such node") as error:
         playground.sweep(executor={**OPTIONS, "slots": 1})
     assert error.value.codes == ("E_WORKER",)
     assert len(submitted(cluster)) == 3
-    broken.write_text(text)
 
 
 def test_without_slurm_or_its_extra_the_error_says_what_is_needed(playground, cluster, monkeypatch):
@@ -194,7 +194,7 @@ def test_without_slurm_or_its_extra_the_error_says_what_is_needed(playground, cl
     with pytest.raises(UsageError, match="sbatch in PATH") as error:
         playground.sweep()
     assert error.value.codes == ("E_EXECUTOR",)
-    monkeypatch.setitem(__import__("sys").modules, "submitit", None)
+    monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UsageError, match=r"vqkit\[slurm\]") as error:
         playground.sweep()
     assert error.value.codes == ("E_EXECUTOR",)
