@@ -126,8 +126,8 @@ def terms_of(options, contract, data, where, host):
         dataset={"id": opened.id, "digest": opened.digest(counts)},
         device=options["device"],
         threads=options["threads"],
-        source=host.source_digest(),
-        environment=host.environment_digest(options["device"], options["threads"]),
+        source=host.source(),
+        environment=host.environment(options["device"], options["threads"]),
     )
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vqkit.formats import digests, source
+from vqkit.formats import source
 
 
 def execute(progress, **request):
@@ -18,17 +18,13 @@ def execute(progress, **request):
     return execute_request(Request(**request), progress)
 
 
-def environment_digest(device, threads):
-    """The digest of the environment that a cell would run in here; pins the process as a run does."""
-    from runner.environment import environment, pin
+def environment(device, threads):
+    """The facts of the environment that a cell would run in here; pins the process as a run does."""
+    from runner.environment import environment as facts
+    from runner.environment import pin
 
     pin(device, threads)
-    return digests.digest_json("environment", environment(device, threads))
-
-
-def source_digest():
-    """The digest of the files that execute training."""
-    return source.digest(source.listing())
+    return facts(device, threads)
 
 
 def cuda_devices():
@@ -43,7 +39,7 @@ class Host:
     """The functions above, as one value that driver and worker are given; ``worker`` starts a worker process."""
 
     execute: Callable = execute
-    environment_digest: Callable = environment_digest
-    source_digest: Callable = source_digest
+    environment: Callable = environment
+    source: Callable = source.listing
     cuda_devices: Callable = cuda_devices
     worker: tuple = field(default=(sys.executable, "-m", "runner.sweep.worker"))

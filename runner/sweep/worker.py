@@ -98,9 +98,7 @@ class Worker:
     def _train(self, cell):
         """Train, seal, check and publish one cell whose lock is held; returns the state in which it ended."""
         run_id, started = cell["run_id"], time.monotonic()
-        if (found := self.host.source_digest()) != self.plan["digests"]["source"]:
-            expected = f"{self.plan['digests']['source']}, as planned"
-            raise Refused("E_CAMPAIGN_CHANGED", "source", expected, found)
+        plan.require_source(self.folder, self.plan, self.host.source())
         cells.remove_work(self.folder, {run_id})
         campaign.append_event(self.folder, "claimed", run_id, {"driver": self.driver, "pid": os.getpid()})
         self.say(event="claimed", run_id=run_id)

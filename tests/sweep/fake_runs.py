@@ -17,6 +17,7 @@ from runner.sweep import command, worker
 from runner.sweep.host import Host
 from vqkit.errors import guarded
 from vqkit.formats import canonical, dataset, digests, files, run
+from vqkit.formats import source as listing
 from vqkit.formats.contract import Contract
 from vqkit.formats.intervention import check
 
@@ -28,12 +29,18 @@ def behaviour():
     return wanted | (json.loads(path.read_text()) if path.exists() else {})
 
 
-def source_digest():
-    return digests.digest("source", behaviour()["source"].encode())
+def source():
+    """A listing of two files, one of them as told."""
+    contents = {"runner/same.py": "same", "runner/told.py": behaviour()["source"]}
+    return [
+        {"name": name, "size": len(text), "sha256": digests.sha256_hex(text.encode())}
+        for name, text in contents.items()
+    ]
 
 
-def environment_digest(device, threads):
-    return digests.digest("environment", f"{behaviour()['environment']} {device} {threads}".encode())
+def environment(device, threads):
+    """A few facts, one of them as told."""
+    return {"python": "3", "device": device, "threads": threads, "variables": {"TOLD": behaviour()["environment"]}}
 
 
 def execute(progress, *, intervention, contract, phase, seed, marks, device, threads, data, out, run_id, salt, **_):
@@ -53,12 +60,12 @@ def execute(progress, *, intervention, contract, phase, seed, marks, device, thr
         "marks": list(marks),
         "device": device,
         "threads": threads,
-        "environment": {"fake": True},
-        "source": [],
+        "environment": environment(device, threads),
+        "source": source(),
         "digests": {
-            "source": source_digest(),
+            "source": listing.digest(source()),
             "dataset": data_digest(data, contract),
-            "environment": environment_digest(device, threads),
+            "environment": digests.digest_json("environment", environment(device, threads)),
             "contract": contract.digest,
             **checked.digests(salt),
         },
@@ -115,8 +122,8 @@ def data_digest(folder, contract):
 
 HOST = Host(
     execute=execute,
-    environment_digest=environment_digest,
-    source_digest=source_digest,
+    environment=environment,
+    source=source,
     cuda_devices=lambda: 2,
     worker=(sys.executable, __file__),
 )

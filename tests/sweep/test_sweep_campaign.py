@@ -119,22 +119,38 @@ def test_changed_campaign_is_refused_with_every_difference(playground):
     assert set(error.value.codes) == {"E_CAMPAIGN_CHANGED"}
     assert error.value.exit_code == 4
     arms = {"sweep", "arm secret-1", "arm secret-2", "arm renamed"}
-    assert places(error) == {"source", "environment", "seeds", "marks", "threads", "out"} | arms
+    digested = {"source runner/told.py", "environment.threads", "environment.variables.TOLD"}
+    assert places(error) == digested | {"seeds", "marks", "threads", "out"} | arms
     assert "out= with another folder" in str(error.value)
     assert (playground.out / campaign.CAMPAIGN).read_bytes() == before
     assert playground.executed() == []
 
 
-def test_changed_source_alone_is_named_with_both_digests(playground):
+def test_what_differs_is_named_with_both_values(playground):
     playground.plan()
-    planned = fake_runs.source_digest()
-    playground.tell(source="another")
+    playground.tell(source="another", environment="another")
     with pytest.raises(Refused) as error:
         playground.sweep()
-    problem = error.value.problems[0]
-    assert (problem.where, problem.found) == ("source", fake_runs.source_digest())
-    assert planned in problem.expected
-    assert places(error) == {"source", "out"}
+    found = {problem.where: (problem.expected, problem.found) for problem in error.value.problems}
+    old, new = (f"sha256:{digests.sha256_hex(text)}" for text in (b"source", b"another"))
+    assert found["source runner/told.py"] == (f"{old}, as planned", new)
+    assert found["environment.variables.TOLD"] == ("environment, as planned", "another")
+    assert found.keys() == {"source runner/told.py", "environment.variables.TOLD", "out"}
+
+
+@pytest.mark.parametrize("record", [b"", b"[]", b'{"environment":{"python":"2"},"source":[]}', b'{"source":[{}]}'])
+def test_a_record_of_something_else_is_not_believed(playground, record):
+    """What digests cover is on record beside them; where that is not what they cover, the digests speak."""
+    playground.plan()
+    (playground.out / plan.DIGESTED).unlink()
+    (playground.out / plan.DIGESTED).write_bytes(record)
+    planned, _ = campaign.read(playground.out, campaign.CAMPAIGN)
+    playground.tell(source="another", environment="another")
+    with pytest.raises(Refused) as error:
+        playground.sweep()
+    found = {problem.where: problem.expected for problem in error.value.problems}
+    assert found.keys() == {"source", "environment", "out"}
+    assert found["source"] == f"{planned['digests']['source']}, as planned"
 
 
 # working
@@ -206,7 +222,7 @@ def test_source_that_changes_in_the_middle_stops_the_campaign(playground):
     playground.tell(seconds=0.2, source="another")
     _, errors = driver.communicate(timeout=30)
     assert driver.returncode == 4
-    assert "error[E_CAMPAIGN_CHANGED] source" in errors or "E_CAMPAIGN_CHANGED] run-" in errors
+    assert "error[E_CAMPAIGN_CHANGED] source runner/told.py" in errors or "E_CAMPAIGN_CHANGED] run-" in errors
     state = playground.state()
     assert state["failed"] == 0
     assert state["missing"] > 0
@@ -266,7 +282,7 @@ def test_retry_is_refused_before_anything_is_moved(playground):
     playground.tell(environment="another")
     with pytest.raises(Refused) as error:
         command.retry([str(playground.out)], host=fake_runs.HOST)
-    assert places(error) == {"environment"}
+    assert places(error) == {"environment.variables.TOLD"}
     playground.tell()
     (playground.out / campaign.FROZEN).write_text("{}")
     with pytest.raises(Refused) as error:

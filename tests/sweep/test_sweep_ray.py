@@ -42,8 +42,10 @@ def playground(tmp_path, tiny, tiny_data, monkeypatch):
     return Playground(tmp_path, tiny, tiny_data)
 
 
-def test_real_runs_on_two_nodes_give_what_the_local_executor_gives(cluster, playground):
+def test_real_runs_on_two_nodes_give_what_the_local_executor_gives(cluster, playground, monkeypatch):
     """Ray's own environment (it sets OMP_NUM_THREADS) does not reach the cells."""
+    bundled = [path for path in sys.path if "thirdparty_files" in path]  # a driver plans before it imports Ray
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in bundled])
     playground.options |= {"sweep": definition(arms=1, seeds=2), "executor": options(cluster[0].address)}
     terms = command.terms_of(playground.options, playground.contract, playground.data, "sweep", Host())
     command.plan.create(playground.out, terms)
