@@ -6,6 +6,8 @@ end with the driver.
 
 import logging
 import secrets
+import signal
+import socket
 from contextlib import contextmanager
 
 from runner.sweep import cells, local, tasks
@@ -14,6 +16,7 @@ from vqkit.errors import UsageError
 OBJECT_STORE_BYTES = 80 << 20  # nothing but paths and results goes through it
 TICK_SECONDS = 0.5
 GRACE_SECONDS = 10.0  # for tasks to end their workers
+CONNECT_SECONDS = 10.0
 
 
 def run(job, host, progress):
@@ -85,18 +88,27 @@ def _connected(job):
         "object_store_memory": OBJECT_STORE_BYTES,
         "include_dashboard": False,
     }
-    address = job.options["address"]
+    address, on_sigterm = job.options["address"], signal.getsignal(signal.SIGTERM)
     try:
+        if address not in (None, "auto"):
+            _require_listener(address)
         ray.init(
             address="local" if address is None else address,
             log_to_driver=False,
             logging_level=logging.ERROR,
             **(own if address is None else {}),
         )
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         expected = "a cluster at executor.address, or null to start one here"
         raise UsageError("E_EXECUTOR", f"executor.address={address}", expected, str(error)) from None
+    signal.signal(signal.SIGTERM, on_sigterm)  # Ray puts its own there
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _require_listener(address):
+    """Raise ``OSError`` or ``ValueError`` where nobody listens; Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), CONNECT_SECONDS).close()

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -130,11 +131,14 @@ HOST = Host(
 
 
 def main(argv):
-    """A worker, as the driver starts it; or, for tests that kill one, a driver: ``drive OPTIONS CONTRACT DATA``."""
-    if argv[0] == "drive":
+    """A worker, as the driver starts it; or, for tests that kill one, a driver: ``drive|train OPTIONS CONTRACT DATA``,
+    where ``train`` is one of real runs."""
+    told = ("env", f"FAKE_RUNS={os.environ.get('FAKE_RUNS')}", *HOST.worker)  # on whatever node a worker starts
+    hosts = {"drive": replace(HOST, worker=told), "train": Host()}
+    if argv[0] in hosts:
         options, contract, data = argv[1:]
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        return command.sweep(json.loads(options), Contract(json.loads(contract)), Path(data), host=HOST)
+        return command.sweep(json.loads(options), Contract(json.loads(contract)), Path(data), host=hosts[argv[0]])
     return worker.main(argv, HOST)
 
 

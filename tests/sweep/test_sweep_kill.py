@@ -8,7 +8,7 @@ import time
 
 import fake_runs
 import pytest
-from playground import Playground, kill
+from playground import Playground, kill, set_aside
 
 from runner.sweep import cells, command
 from vqkit.formats import campaign
@@ -146,14 +146,6 @@ def test_thirty_kills_change_nothing(playground):
     assert playground.evidence() == expected
     assert executions_after_seal(playground) == []
     assert len(playground.executed()) > 16 + 16
-
-
-def set_aside(playground):
-    """What ``retry`` does before it runs."""
-    document, _ = campaign.read(playground.out, campaign.CAMPAIGN)
-    watch = cells.Watch(playground.out)
-    watch.refresh()
-    cells.set_aside(playground.out, cells.outcomes(playground.out, document, watch))
 
 
 def is_alive(pid):

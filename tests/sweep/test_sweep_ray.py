@@ -4,14 +4,10 @@ import os
 import signal
 import sys
 
-import fake_runs
 import pytest
-from conftest import REPOSITORY
-from playground import Playground, definition
+from playground import Playground, definition, set_aside
 
-from runner.sweep import command
-from runner.sweep.host import Host
-from vqkit.errors import Refused, UsageError
+from vqkit.errors import UsageError
 
 STORE = 80 << 20
 
@@ -21,19 +17,24 @@ def cluster():
     """A cluster with a head that runs nothing and two nodes of one CPU each; (cluster, its nodes)."""
     from ray.cluster_utils import Cluster
 
-    kept, sys.path = sys.path, [str(REPOSITORY), *sys.path]
     node = {"object_store_memory": STORE, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **node})
     nodes = [cluster.add_node(num_cpus=1, **node) for _ in range(2)]
     cluster.wait_for_nodes()
     yield cluster, nodes
     cluster.shutdown()
-    sys.path = kept
 
 
 def options(address, slots=2):
     """The executor's options."""
     return {"name": "ray", "slots": slots, "timeout_seconds": 60.0, "address": address}
+
+
+def finish(driver, code=0):
+    """Wait for the end of a driver; its standard error."""
+    _, errors = driver.communicate(timeout=60)
+    assert driver.returncode == code, errors
+    return errors
 
 
 @pytest.fixture
@@ -42,19 +43,16 @@ def playground(tmp_path, tiny, tiny_data, monkeypatch):
     return Playground(tmp_path, tiny, tiny_data)
 
 
-def test_real_runs_on_two_nodes_give_what_the_local_executor_gives(cluster, playground, monkeypatch):
+@pytest.mark.slow
+def test_real_runs_on_two_nodes_give_what_the_local_executor_gives(cluster, playground):
     """Ray's own environment (it sets OMP_NUM_THREADS) does not reach the cells."""
-    bundled = [path for path in sys.path if "thirdparty_files" in path]  # a driver plans before it imports Ray
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in bundled])
-    playground.options |= {"sweep": definition(arms=1, seeds=2), "executor": options(cluster[0].address)}
-    terms = command.terms_of(playground.options, playground.contract, playground.data, "sweep", Host())
-    command.plan.create(playground.out, terms)
-    other = playground.copy()
-    assert command.sweep(playground.options, playground.contract, playground.data, host=Host()) == 0
+    playground.options["sweep"] = definition(arms=1, seeds=2)
+    finish(playground.drive(role="train", executor=options(cluster[0].address)))
     assert playground.state()["states"] == {"complete": 4}
     assert len({event["detail"]["driver"] for event in playground.events("claimed")}) == 2
-    other.options["executor"] = {**options(None), "name": "local"}
-    assert command.sweep(other.options, other.contract, other.data, host=Host()) == 0
+    other = playground.copy()
+    other.forget()
+    finish(other.drive(role="train"))
     assert other.evidence() == playground.evidence()
 
 
@@ -69,14 +67,14 @@ def test_a_worker_and_then_a_node_that_die_cost_one_cell_each(cluster, playgroun
     playground.wait_for(lambda: len(playground.worker_pids()) == 2)
     cluster[0].remove_node(cluster[1][0], allow_graceful=False)
     playground.wait_for(lambda: len(playground.events("failed")) == 2)
-    _, errors = driver.communicate(timeout=60)
-    assert driver.returncode == 0, errors
+    errors = finish(driver)
     assert playground.state()["states"] == {"complete": 14, "crashed": 2}
     reasons = [event["detail"]["reason"] for event in playground.events("failed")]
     assert reasons[0] == "signal SIGKILL"
     assert "the task that ran it is gone" in reasons[1]
     assert sum(line.startswith("[") for line in errors.splitlines()) == 16
-    assert command.retry([str(playground.out), "--slots", "1"], host=fake_runs.HOST) == 0
+    set_aside(playground)
+    finish(playground.drive(executor=options(cluster[0].address, slots=1)))
     other.tell()
     assert other.sweep() == 0
     assert playground.evidence() == other.evidence()
@@ -94,12 +92,9 @@ def test_a_driver_that_is_killed_ends_its_tasks_and_another_one_goes_on(cluster,
     driver.communicate()
     playground.wait_for(lambda: not playground.worker_pids())
     playground.tell(environment="another")
-    with pytest.raises(Refused):
-        playground.sweep(executor=options(cluster[0].address))
+    finish(playground.drive(executor=options(cluster[0].address, slots=1)), code=4)
     playground.tell()
-    driver = playground.drive(executor=options(cluster[0].address, slots=1))
-    _, errors = driver.communicate(timeout=60)
-    assert driver.returncode == 0, errors
+    finish(playground.drive(executor=options(cluster[0].address, slots=1)))
     assert playground.state()["states"] == {"complete": 16}, "stopped, not crashed"
 
 
@@ -109,8 +104,7 @@ def test_an_interrupt_ends_the_tasks(cluster, playground):
     driver = playground.drive(executor=options(cluster[0].address, slots=1))
     playground.wait_for_done(2)
     driver.send_signal(signal.SIGINT)
-    _, errors = driver.communicate(timeout=30)
-    assert driver.returncode == 5
+    errors = finish(driver, code=5)
     assert "of 16 cells done; the same command goes on from there" in errors
     assert not playground.worker_pids()
     assert playground.state()["failed"] == 0
