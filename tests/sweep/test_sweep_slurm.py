@@ -143,6 +143,7 @@ def test_mishaps_and_a_task_that_is_killed_cost_a_cell_each(playground, cluster,
     ((lost, reason),) = reasons.items()
     assert "the task that ran it is gone" in reason
     assert f"task-{task}" in next(e for e in playground.events("claimed") if e["run_id"] == lost)["detail"]["driver"]
+    playground.tell()
     begun = playground.times(lost)  # it may have been claimed and not begun
     assert [playground.times(run_id) for run_id in run_ids if run_id != lost] == [1] * 15
     assert command.retry([str(playground.out)], host=fake_runs.HOST) == 0
