@@ -48,7 +48,7 @@ def sweep(options, contract, data, *, where="sweep", host=None):
     if executor["name"] not in EXECUTORS:
         found = nearest(executor["name"], EXECUTORS)
         raise UsageError("E_CONFIG", "executor.name", f"one of {', '.join(EXECUTORS)}", found)
-    slots = executor["slots"] or default_slots(terms.device, terms.threads, host)
+    slots = slots_of(options, host)
     executor = {**executor, "slots": slots}
     if options["dry_run"]:
         _print_estimate(terms, estimate(terms, slots, *probe(terms, host, data)), slots)
@@ -103,12 +103,14 @@ def retry(argv, host=None):
     return _work(chosen.folder, planned, launch, host)
 
 
-def default_slots(device, threads, host):
-    """One cell for each CUDA device, or as many as the cores allow."""
-    if device == "cuda":
+def slots_of(options, host):
+    """The cells that run at once; unless said otherwise one for each CUDA device, or as many as the cores allow."""
+    if options["executor"]["slots"]:
+        return options["executor"]["slots"]
+    if options["device"] == "cuda":
         return max(1, host.cuda_devices())
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // threads)
+    return max(1, cores // options["threads"])
 
 
 def terms_of(options, contract, data, where, host):

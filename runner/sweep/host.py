@@ -10,6 +10,12 @@ from dataclasses import dataclass, field
 from vqkit.formats import source
 
 
+def load():
+    """Import what ``execute`` needs."""
+    import runner.execute
+    import runner.plan  # noqa: F401
+
+
 def execute(progress, **request):
     """One run: the fields of a ``runner.plan.Request`` in, its terminal statement out."""
     from runner.execute import execute as execute_request
@@ -36,10 +42,17 @@ def cuda_devices():
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The functions above, as one value that driver and worker are given; ``worker`` starts a worker process."""
+    """The functions above, as one value that driver and worker are given; ``worker`` starts a worker process.
+
+    ``load`` imports training; ``take`` gives a worker that waits for an order, if there is one (see ``standby``), and
+    ``dismiss`` ends those that are left.
+    """
 
     execute: Callable = execute
     environment: Callable = environment
     source: Callable = source.listing
     cuda_devices: Callable = cuda_devices
+    load: Callable = load
+    take: Callable = lambda: None
+    dismiss: Callable = lambda: None
     worker: tuple = field(default=(sys.executable, "-m", "runner.sweep.worker"))

@@ -16,8 +16,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.sweep import cells
-from vqkit.errors import Incomplete, Problem, Refused, Rejected
+from runner.sweep import cells, standby
+from vqkit.errors import Incomplete
 
 TICK_SECONDS = 0.25
 GRACE_SECONDS = 5.0  # between asking a worker to end and killing it
@@ -88,12 +88,13 @@ class _Slot:
         self.buffer, self.run_id, self.since = b"", None, 0.0
         self.claimed, self.overdue = False, False
 
-    def start(self, command, environment, log):
-        """Start a worker in a session of its own, so that signals of the terminal reach the driver alone."""
+    def start(self, waiting, command, environment, log, **order):
+        """Start a worker in a session of its own, so that signals of the terminal reach the driver alone; or take one
+        that is ``waiting``."""
         self._begin()
         self.log = log
         with open(log, "ab") as stream:
-            self.process = subprocess.Popen(
+            self.process = waiting or subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -101,6 +102,7 @@ class _Slot:
                 env=environment,
                 start_new_session=True,
             )
+        standby.send(self.process, **order)
 
     def signal(self, number):
         """Signal the worker's whole group."""
@@ -115,9 +117,9 @@ class _Driver:
         self.job, self.progress, self.name = job, progress, name
         self.open = cells.Open(job.folder, job.run_ids, progress)
         self.selector = selectors.DefaultSelector()
-        self.command = [*host.worker, str(job.folder), "--data", str(job.data), "--driver", name]
-        if job.budget_seconds is not None:
-            self.command += ["--budget-seconds", str(job.budget_seconds)]
+        self.host = host
+        self.order = {"driver": name, "folder": str(job.folder), "data": str(job.data)}
+        self.order |= {"budget_seconds": job.budget_seconds}
         self.devices = _devices(host) if job.device == "cuda" else None
         self.slots, self.stillborn = [], 0
 
@@ -128,11 +130,12 @@ class _Driver:
         self.selector.close()
 
     def work(self):
-        """Until no worker runs and none is needed."""
+        """Until no cell is left; workers that wait for more are ended then."""
         self.slots = [_Slot(number) for number in range(min(self.job.slots, len(self.open.left)))]
         for slot in self.slots:
             self._start(slot)
-        while any(slot.process for slot in self.slots):
+        self.host.dismiss()
+        while self.open.left and any(slot.process for slot in self.slots):
             for key, _ in self.selector.select(TICK_SECONDS):
                 self._listen(key.data)
             self._stop_overdue()
@@ -159,7 +162,8 @@ class _Driver:
         if self.devices:
             environment["CUDA_VISIBLE_DEVICES"] = self.devices[slot.number % len(self.devices)]
         log = self.job.folder / cells.LOGS / f"{self.name}-{slot.number}.log"
-        slot.start(self.command, environment, log)
+        waiting = None if self.devices else self.host.take()
+        slot.start(waiting, self.host.worker, environment, log, **self.order)
         self.selector.register(slot.process.stdout, selectors.EVENT_READ, slot)
 
     def _listen(self, slot):
@@ -179,8 +183,7 @@ class _Driver:
         elif event["event"] == "sealed":
             slot.run_id = None
         elif event["event"] == "refused":
-            kind = Refused if event["exit"] == Refused.exit_code else Rejected
-            raise kind([Problem(**problem) for problem in event["errors"]])
+            raise standby.error_of(event)
 
     def _stop_overdue(self):
         for slot in self.slots:
@@ -214,7 +217,8 @@ class _Driver:
     def _close(self, slot):
         with contextlib.suppress(KeyError):
             self.selector.unregister(slot.process.stdout)
-        slot.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            slot.process.stdin.close()
         slot.process.stdout.close()
         slot.process, slot.run_id = None, None
         if slot.log.exists() and slot.log.stat().st_size == 0:

@@ -59,7 +59,8 @@ def work(job, worker, variables, lock):
 
 
 def order(job, host):
-    """The arguments that all tasks of a job share: job, worker, variables."""
+    """The arguments that all tasks of a job share: job, worker, variables. No worker waits here for an order."""
+    host.dismiss()
     job = replace(job, folder=Path(os.path.abspath(job.folder)), data=Path(os.path.abspath(job.data)))
     return job, host.worker, numerical(os.environ)
 

@@ -126,6 +126,7 @@ HOST = Host(
     environment=environment,
     source=source,
     cuda_devices=lambda: 2,
+    load=lambda: None,
     worker=(sys.executable, __file__),
 )
 
@@ -135,7 +136,7 @@ def main(argv):
     where ``train`` is one of real runs."""
     told = ("env", f"FAKE_RUNS={os.environ.get('FAKE_RUNS')}", *HOST.worker)  # on whatever node a worker starts
     hosts = {"drive": replace(HOST, worker=told), "train": Host()}
-    if argv[0] in hosts:
+    if argv and argv[0] in hosts:
         options, contract, data = argv[1:]
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         return command.sweep(json.loads(options), Contract(json.loads(contract)), Path(data), host=hosts[argv[0]])
@@ -143,4 +144,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))
+    worker.end(guarded(main, sys.argv[1:]))
