@@ -136,6 +136,13 @@ class Playground:
         (self.out / campaign.LEDGER).write_bytes(planned)
 
 
+def finish(driver, code=0):
+    """Wait for the end of a driver; its standard error."""
+    _, errors = driver.communicate(timeout=200)
+    assert driver.returncode == code, errors
+    return errors
+
+
 def kill(process):
     """SIGKILL one process, nothing else."""
     process.send_signal(signal.SIGKILL)

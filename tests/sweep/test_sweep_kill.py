@@ -8,10 +8,12 @@ import time
 
 import fake_runs
 import pytest
-from playground import Playground, kill, set_aside
+from conftest import tiny_spec
+from playground import Playground, definition, finish, kill, set_aside
 
 from runner.sweep import cells, command
 from vqkit.formats import campaign
+from vqkit.formats.contract import Contract
 
 
 @pytest.fixture
@@ -124,28 +126,52 @@ def test_a_driver_takes_over_what_another_leaves(playground):
 def test_thirty_kills_change_nothing(playground):
     """Driver or worker, killed at random moments; what crashed is given back, as ``retry`` does, and all goes on."""
     expected = undisturbed(playground)
-    choose = random.Random(0)
-    driver, kills = None, 0
     playground.tell(seconds=0.8)
-    while kills < 30:
-        if driver is None or driver.poll() is not None:
-            set_aside(playground)
-            driver = playground.drive()
-        playground.wait_for(playground.worker_pids)
-        time.sleep(choose.uniform(0, 0.7))
-        workers = playground.worker_pids()
-        if workers and choose.random() < 0.5:
-            os.kill(choose.choice(workers), signal.SIGKILL)
-        else:
-            kill(driver)
-        kills += 1
-    kill(driver)
+    disturb(playground, kills=30, pause=0.7)
     playground.tell()
     set_aside(playground)
     assert playground.sweep() == 0
     assert playground.evidence() == expected
     assert executions_after_seal(playground) == []
     assert len(playground.executed()) > 16 + 16
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_thirty_kills_change_nothing_in_real_runs(tmp_path, tiny_data):
+    """The same with trainings of about a second: what is sealed in the end is what an undisturbed campaign seals."""
+    spec = tiny_spec()
+    spec["marks"] = [0, 5, 60]
+    playground = Playground(tmp_path, Contract(spec), tiny_data)
+    playground.options["sweep"] = definition(arms=3, seeds=8)
+    finish(playground.drive(role="train"))
+    expected = playground.evidence()
+    assert set(state for _, state in expected.values()) == {"complete"}
+    playground.forget()
+    disturb(playground, kills=30, pause=2.0, role="train")
+    set_aside(playground)
+    finish(playground.drive(role="train"))
+    assert playground.evidence() == expected
+    assert executions_after_seal(playground) == []
+    assert list((playground.out / cells.WORK).iterdir()) == []
+
+
+def disturb(playground, kills, pause, role="drive"):
+    """Start the driver, kill it or a worker within ``pause`` seconds of training, ``kills`` times over."""
+    choose, driver = random.Random(0), None
+    for _ in range(kills):
+        if driver is None or driver.poll() is not None:
+            set_aside(playground)
+            driver = playground.drive(role=role)
+        playground.wait_for(lambda: playground.worker_pids() or not playground.state()["missing"], seconds=60)
+        assert playground.state()["missing"], "the campaign is too short for so many kills"
+        time.sleep(choose.uniform(0, pause))
+        workers = playground.worker_pids()
+        if workers and choose.random() < 0.5:
+            os.kill(choose.choice(workers), signal.SIGKILL)
+        else:
+            kill(driver)
+    kill(driver)
 
 
 def is_alive(pid):

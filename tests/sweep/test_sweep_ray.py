@@ -5,7 +5,7 @@ import signal
 import sys
 
 import pytest
-from playground import Playground, definition, set_aside
+from playground import Playground, definition, finish, set_aside
 
 from vqkit.errors import UsageError
 
@@ -28,13 +28,6 @@ def cluster():
 def options(address, slots=2):
     """The executor's options."""
     return {"name": "ray", "slots": slots, "timeout_seconds": 60.0, "address": address}
-
-
-def finish(driver, code=0):
-    """Wait for the end of a driver; its standard error."""
-    _, errors = driver.communicate(timeout=60)
-    assert driver.returncode == code, errors
-    return errors
 
 
 @pytest.fixture
