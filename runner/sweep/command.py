@@ -135,8 +135,7 @@ def terms_of(options, contract, data, where, host):
 
 def _work(folder, planned, launch, host):
     """Let the executor work if there is work, then say what became of the cells."""
-    campaign.ledger_events(folder)  # the chain is whole
-    found, _ = _look(folder, planned)
+    found = scan(folder, planned)
     complete, failed, missing = cells.count(found)
     if missing:
         if (folder / campaign.FROZEN).exists():
@@ -169,6 +168,12 @@ def _work(folder, planned, launch, host):
     if state["missing"]:
         raise Incomplete("E_CAMPAIGN_INCOMPLETE", str(folder), "every cell", f"{state['missing']} missing")
     return 0
+
+
+def scan(folder, planned):
+    """run id → Outcome of every cell, after the ledger's chain was checked."""
+    campaign.ledger_events(folder)
+    return _look(folder, planned)[0]
 
 
 def _look(folder, planned):

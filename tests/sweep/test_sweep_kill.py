@@ -146,7 +146,7 @@ def test_thirty_kills_change_nothing_in_real_runs(tmp_path, tiny_data):
     playground.options["sweep"] = definition(arms=3, seeds=8)
     finish(playground.drive(role="train"))
     expected = playground.evidence()
-    assert set(state for _, state in expected.values()) == {"complete"}
+    assert {state for _, state in expected.values()} == {"complete"}
     playground.forget()
     disturb(playground, kills=30, pause=2.0, role="train")
     set_aside(playground)
