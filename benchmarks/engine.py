@@ -1,8 +1,7 @@
-"""The sweep engine: what it costs beside training steps, how it scales over slots and executors, and large campaigns."""
+"""The sweep engine: what it costs beside training steps, how it scales over slots and executors, large campaigns."""
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -106,7 +105,7 @@ def measure_large(data):
     found = {}
     for cells, arms in LARGE.items():
         with tempfile.TemporaryDirectory() as name:
-            command = [sys.executable, "-m", "benchmarks.engine", str(arms), str(data), name]
+            command = [sys.executable, "-m", "benchmarks.large", str(arms), str(data), name]
             done = subprocess.run(command, cwd=Path(__file__).parents[1], check=True, capture_output=True, text=True)
             found[cells] = json.loads(done.stdout)
     return found
@@ -118,53 +117,3 @@ def large_table(found):
     for cells, row in found.items():
         lines.append(f"| {cells} | {row['plan']:.2f} | {row['status']:.2f} | {row['resume']:.2f} | {row['mib']:,.0f} |")
     return "\n".join(lines)
-
-
-def large(arms, data, folder):
-    """Plan a campaign of ``arms`` × 16, mark every cell as done, and look at it; seconds of each step."""
-    from runner import config
-    from runner.sweep import command, plan
-    from runner.sweep.standby import Standby
-
-    contract, out, expected = config.locked_contract("quick-v1"), folder / "campaign", {"metric": "utilization"}
-    levels = [
-        {
-            "label": f"a{i}",
-            "set": {"commitment_weight": 0.3 + i / 1000},
-            "expected": expected | {"direction": "increase"},
-        }
-        for i in range(arms - 1)
-    ]
-    definition = {"name": "large", "reference": "reference", "arms": levels, "seeds": {"count": 16}}
-    options = {"sweep": definition, "phase": "development", "seeds": None, "marks": None, "device": "cpu", "threads": 1}
-    seconds, clock = {}, time.perf_counter()
-
-    def lap(name):
-        nonlocal clock
-        seconds[name], clock = round(time.perf_counter() - clock, 3), time.perf_counter()
-
-    with Standby(command.Host()) as standby:
-        standby.host.environment("cpu", 1)  # torch is loaded in another process
-        lap("start")
-        terms = command.terms_of(options, contract, data, "sweep", standby.host)
-        plan.create(out, terms)
-        lap("plan")
-        planned, _ = campaign.read(out, campaign.CAMPAIGN)
-        for cell in planned["cells"]:
-            (out / campaign.RUNS / cell["run_id"]).mkdir()
-        detail = {"outcome": "complete", "seconds": 1.0}
-        campaign.append_events(out, [("sealed", cell["run_id"], detail) for cell in planned["cells"]])
-        lap("filled")
-        state = command.state_of(out, campaign.read(out, campaign.CAMPAIGN)[0])
-        lap("status")
-        terms = command.terms_of(options, contract, data, "sweep", standby.host)
-        command.scan(out, plan.require_same(out, terms))
-        lap("resume")
-    if state["complete"] != arms * 16:
-        raise SystemExit(f"{state['complete']} of {arms * 16} cells are complete")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {name: seconds[name] for name in ("plan", "status", "resume")} | {"mib": round(peak)}
-
-
-if __name__ == "__main__":
-    print(json.dumps(large(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))))

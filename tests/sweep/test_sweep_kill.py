@@ -141,7 +141,7 @@ def test_thirty_kills_change_nothing(playground):
 def test_thirty_kills_change_nothing_in_real_runs(tmp_path, tiny_data):
     """The same with trainings of about a second: what is sealed in the end is what an undisturbed campaign seals."""
     spec = tiny_spec()
-    spec["marks"] = [0, 5, 60]
+    spec["marks"] = [0, 2, 10]
     playground = Playground(tmp_path, Contract(spec), tiny_data)
     playground.options["sweep"] = definition(arms=3, seeds=8)
     finish(playground.drive(role="train"))
