@@ -155,3 +155,13 @@ def set_aside(playground):
     watch = cells.Watch(playground.out)
     watch.refresh()
     cells.set_aside(playground.out, cells.outcomes(playground.out, document, watch))
+
+
+def is_alive(pid):
+    """Whether a process that is not a child of this one runs."""
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False

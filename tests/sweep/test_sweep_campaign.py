@@ -429,6 +429,28 @@ def test_status_from_another_process_while_cells_run(playground):
     assert driver.returncode == 5
 
 
+def test_status_says_how_fast_cells_are_and_how_long_it_takes(playground, capsys):
+    first, second, third = playground.plan()[:3]
+    for run_id in (first, second):
+        campaign.append_event(playground.out, "claimed", run_id, {"driver": "driver-x", "pid": 1})
+    with cells.claim(playground.out, first):
+        cells.report(playground.out, first, 0, 2, 0.0)
+        assert command.status([str(playground.out)]) == 0
+        assert "0 images/s, time left unknown" in capsys.readouterr().out
+        cells.report(playground.out, first, 1, 2, 128.0)
+        state = playground.state()
+        assert state["running"] == [first], "the second one's worker is gone"
+        assert state["images_per_second"] == 128.0
+        assert state["seconds_left"] == 15.5 * 2.0, "2 epochs of 128 images take two seconds"
+        (playground.out / campaign.RUNS / third).mkdir()
+        campaign.append_event(playground.out, "sealed", third, {"outcome": "complete", "seconds": 10.0})
+        assert playground.state()["seconds_left"] == 14.5 * 10.0, "what a cell took counts more"
+        assert command.status([str(playground.out)]) == 0
+        assert "128 images/s, about 145 s left" in capsys.readouterr().out
+    state = playground.state()
+    assert (state["running"], state["images_per_second"], state["seconds_left"]) == ([], 0, None)
+
+
 def test_dry_run_says_what_it_costs_and_writes_nothing(playground, capsys):
     assert playground.sweep(dry_run=True) == 0
     text = capsys.readouterr().out

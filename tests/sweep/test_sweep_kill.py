@@ -9,7 +9,7 @@ import time
 import fake_runs
 import pytest
 from conftest import tiny_spec
-from playground import Playground, definition, finish, kill, set_aside
+from playground import Playground, definition, finish, is_alive, kill, set_aside
 
 from runner.sweep import cells, command
 from vqkit.formats import campaign
@@ -172,13 +172,3 @@ def disturb(playground, kills, pause, role="drive"):
         else:
             kill(driver)
     kill(driver)
-
-
-def is_alive(pid):
-    """Whether a process that is not a child of this one runs."""
-    try:
-        os.kill(pid, 0)
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
