@@ -3,6 +3,7 @@
 Imports are inside the functions: a driver that only watches, and ``status``, never load torch.
 """
 
+import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,9 +12,9 @@ from vqkit.formats import source
 
 
 def load():
-    """Import what ``execute`` needs."""
-    import runner.execute
-    import runner.plan  # noqa: F401
+    """Import what ``execute`` needs, and what torch imports by itself when it is pinned and at the first optimizer."""
+    for name in ("runner.execute", "runner.plan", "torch._inductor.config", "torch._dynamo"):
+        importlib.import_module(name)
 
 
 def execute(progress, **request):
