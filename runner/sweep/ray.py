@@ -4,14 +4,18 @@ A task is never retried by Ray: the cell that it was at is recorded as crashed, 
 end with the driver.
 """
 
+import importlib
 import logging
+import pickle
 import secrets
 import signal
 import socket
+import sys
 from contextlib import contextmanager
 
 from runner.sweep import cells, local, tasks
 from vqkit.errors import UsageError
+from vqkit.formats import source
 
 OBJECT_STORE_BYTES = 80 << 20  # nothing but paths and results goes through it
 TICK_SECONDS = 0.5
@@ -41,15 +45,16 @@ class _Queue:
     """The tasks that were submitted and have not ended."""
 
     def __init__(self, ray, job, host, lock):
-        self.ray, self.lock, self.order, self.refs = ray, lock, tasks.order(job, host), []
+        self.ray, self.lock, self.refs = ray, lock, []
+        self.order = pickle.dumps(tasks.order(job, host))
         resources = {"num_cpus": job.threads, "num_gpus": int(job.device == "cuda")}
-        self.task = ray.remote(max_retries=0, **resources)(tasks.work)
+        self.task = ray.remote(max_retries=0, **resources)(_task(str(source.ROOT)))
 
     def submit(self, count):
         """Submit ``count`` tasks; those that find no place wait."""
         for _ in range(count):
             name = f"{cells.TASK}{secrets.token_hex(6)}{cells.OF}{self.lock}"
-            self.refs.append(self.task.remote(*self.order, name))
+            self.refs.append(self.task.remote(self.order, name))
 
     def alive(self):
         """How many tasks wait or run."""
@@ -74,6 +79,17 @@ class _Queue:
             return self.ray.get(ref)
         except self.ray.exceptions.RayError as error:
             return str(error)
+
+
+def _task(root):
+    """What Ray executes on a node: ``tasks.work`` of the source in ``root``, which Ray's own process need not know."""
+
+    def work(order, name):
+        if root not in sys.path:
+            sys.path.insert(0, root)
+        return importlib.import_module("runner.sweep.tasks").work(*pickle.loads(order), name)  # noqa: S301
+
+    return work
 
 
 @contextmanager

@@ -15,6 +15,7 @@ STORE = 80 << 20
 @pytest.fixture(scope="module")
 def cluster():
     """A cluster with a head that runs nothing and two nodes of one CPU each; (cluster, its nodes)."""
+    kept = list(sys.path)  # Ray adds what it brings along
     from ray.cluster_utils import Cluster
 
     node = {"object_store_memory": STORE, "include_dashboard": False}
@@ -23,6 +24,7 @@ def cluster():
     cluster.wait_for_nodes()
     yield cluster, nodes
     cluster.shutdown()
+    sys.path[:] = kept
 
 
 def options(address, slots=2):
