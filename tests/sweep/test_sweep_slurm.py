@@ -131,7 +131,7 @@ def test_mishaps_and_a_task_that_is_killed_cost_a_cell_each(playground, cluster,
     playground.wait_for(lambda: playground.times(run_ids[1]))
     (lock,) = (e["detail"]["driver"] for e in playground.events("claimed") if e["run_id"] == run_ids[1])
     kill(driver)
-    task, pid = next(pair for pair in fake_slurm.running(cluster) if f"task-{pair[0]}." in lock)
+    pid = next(pid for task, pid in fake_slurm.running(cluster) if f"task-{task}." in lock)
     os.kill(pid, signal.SIGKILL)
     playground.wait_for(lambda: len(playground.events("failed")) == 3)
     assert playground.sweep() == 0
