@@ -5,11 +5,11 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks import analysis, evaluation, nearest, sweep, timing, training
+from benchmarks import analysis, engine, evaluation, nearest, sweep, timing, training
 from vqkit.data import resolve
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
-SECTIONS = ("training", "sweep", "nearest", "evaluation", "analysis")
+SECTIONS = ("training", "sweep", "engine", "nearest", "evaluation", "analysis")
 
 
 def main():
@@ -34,6 +34,10 @@ def main():
     if "sweep" in chosen.only:
         rounds = max(1, chosen.repeats // 3)
         parts += ["### A sweep over epoch budgets", sweep.table(sweep.measure(data, chosen.device, rounds))]
+    if "engine" in chosen.only:
+        rounds = max(1, chosen.repeats // 3)
+        parts += ["### The sweep engine", engine.slots_table(engine.measure_slots(data, chosen.device, rounds))]
+        parts += [engine.large_table(engine.measure_large(data))]
     if "nearest" in chosen.only:
         parts += ["### Nearest-code search"]
         for count in threads:

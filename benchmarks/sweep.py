@@ -1,21 +1,11 @@
 """A sweep over epoch budgets: one trajectory for all marks, against one training for each budget (Hydra's multirun)."""
 
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import timing
-from vqkit.formats import campaign, files, run
+from benchmarks import engine, timing
 
-SWEEP = """\
-name: bench
-reference: reference
-arms: [{label: faster, intervention: projection-lr-10}]
-seeds: [101, 102]
-"""
 MULTIRUN = ("epochs=2,5,10", "seed=101,102", "multiplier=1.0,10.0")
 
 
@@ -23,17 +13,14 @@ def measure(data, device, repeats):
     """Seconds of both, start-up included, 2 arms × 2 seeds × budgets 2, 5, 10; and where the time of a cell goes."""
     with tempfile.TemporaryDirectory() as name:
         folder, number = Path(name), iter(range(1000))
-        (folder / "bench.yaml").write_text(SWEEP)
 
         def ours():
-            out = folder / f"campaign{next(number)}"
-            options = ["sweep=bench.yaml", "contract=quick-v1", f"device={device}", f"data={data}", f"out={out}"]
-            _run("runner", "sweep", *options, folder=folder)
-            ours.last = out
+            ours.last = folder / f"campaign{next(number)}"
+            engine.sweep(folder, ours.last, data, device)
 
         def multirun():
             options = [f"data={data}", f"device={device}", *MULTIRUN, f"hydra.sweep.dir={folder / 'multirun'}"]
-            _run("benchmarks.baseline", "--multirun", *options, folder=folder)
+            engine.module(folder, "benchmarks.baseline", "--multirun", *options)
 
         seconds = {"vqkit": [], "multirun": []}
         for _ in range(repeats):
@@ -51,18 +38,9 @@ def measure(data, device, repeats):
 
 def _outside_training(folder):
     """Quartiles over cells: the share of a cell's wall time that is not training steps."""
-    planned, _ = campaign.read(folder, campaign.CAMPAIGN)
-    shares = []
-    for cell in planned["cells"]:
-        manifest = run.parse_manifest(files.read_once(folder / campaign.RUNS / cell["run_id"] / run.MANIFEST))
-        resources = manifest["predicate"]["resources"]
-        shares.append(1 - resources["training_seconds"] / resources["wall_seconds"])
+    resources = [predicate["resources"] for predicate in engine.predicates(folder)]
+    shares = [1 - of["training_seconds"] / of["wall_seconds"] for of in resources]
     return timing.quartiles(shares)
-
-
-def _run(*arguments, folder):
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    subprocess.run([sys.executable, "-m", *arguments], cwd=folder, env=environment, check=True, capture_output=True)
 
 
 def table(row):

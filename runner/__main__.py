@@ -193,14 +193,21 @@ def _repeat(argv):
 
 
 def _sweep(argv):
-    from runner import config
-    from runner.sweep import command, preset
+    from runner.sweep.host import Host
+    from runner.sweep.standby import Standby, wanted
 
-    argv, data = preset.choose(argv)
-    chosen = config.options(argv, config.SWEEP_OPTIONS)
-    named = dict(argument.split("=", 1) for argument in argv).get("sweep", "calibration")
-    where = named if named.endswith((".yaml", ".yml")) else f"configs/sweep/{named}.yaml"
-    return command.sweep(chosen, config.composed_contract(chosen), data.folder, where=where)
+    with Standby(Host(), wanted(argv)) as standby:  # it loads while the rest is read
+        from runner import config
+        from runner.sweep import command, preset
+
+        argv, data = preset.choose(argv, standby.host)
+        chosen = config.options(argv, config.SWEEP_OPTIONS)
+        named = dict(argument.split("=", 1) for argument in argv).get("sweep", "calibration")
+        where = named if named.endswith((".yaml", ".yml")) else f"configs/sweep/{named}.yaml"
+        if chosen["device"] == "cpu" and chosen["executor"]["name"] == "local" and not chosen["dry_run"]:
+            standby.start(command.slots_of(chosen, standby.host))
+        contract = config.composed_contract(chosen)
+        return command.sweep(chosen, contract, data.folder, where=where, host=standby.host)
 
 
 def _status(argv):
@@ -211,8 +218,11 @@ def _status(argv):
 
 def _retry(argv):
     from runner.sweep import command
+    from runner.sweep.host import Host
+    from runner.sweep.standby import Standby
 
-    return command.retry(argv)
+    with Standby(Host()) as standby:
+        return command.retry(argv, standby.host)
 
 
 COMMANDS = {

@@ -4,6 +4,7 @@ Hydra composes; nothing here is ever instantiated from a config. What the contra
 any name: the refusal says which field it is.
 """
 
+import functools
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -43,7 +44,7 @@ def options(arguments, allowed):
         UsageError: for every unknown or malformed argument.
     """
     frozen, unknown, texts, overrides = [], [], {}, []
-    base = _compose([])
+    base = _base()
     for argument in arguments:
         key, equals, value = argument.partition("=")
         name = key.lstrip("+~")
@@ -99,6 +100,12 @@ def load_yaml(path):
         return OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
         raise UsageError("E_CONFIG", str(path), "a YAML file", str(error)) from None
+
+
+@functools.cache
+def _base():
+    """What is composed of no arguments; to be read only."""
+    return _compose([])
 
 
 def _compose(overrides):

@@ -14,27 +14,16 @@ from importlib import metadata
 import torch
 
 from runner import modules
+from runner.variables import numerical
 from vqkit.errors import Refused
 from vqkit.formats import source
 
 ROOTS = ("torch", "numpy", "safetensors", "rfc8785", "jsonschema", "hydra-core", "omegaconf", "tqdm")
-OPTIONAL = (
-    "opt-einsum",
-    "optree",
-    "dill",
-    "fqdn",
-    "rfc3987",
-    "webcolors",
-    "jsonpointer",
-    "uri-template",
-    "isoduration",
-)
-VARIABLES = re.compile(
-    r"^(OMP_|MKL_|KMP_|GOMP_|OPENBLAS_|BLIS_|ATEN_|TORCH_|PYTORCH_|CUBLAS_|CUDNN_|NVIDIA_|ONEDNN_|DNNL_|TRITON_)"
-)
-IRRELEVANT = re.compile(
-    r"^(TORCH_HOME|TORCH_EXTENSIONS_DIR|TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR|NVIDIA_VISIBLE_DEVICES)$"
-)
+OPTIONAL = (  # torch; jsonschema's formats
+    "opt-einsum", "optree", "dill",
+    "fqdn", "idna", "isoduration", "jsonpointer", "rfc3339-validator", "rfc3986-validator", "rfc3987", "rfc3987-syntax",
+    "uri-template", "webcolors",
+)  # fmt: skip
 CUBLAS_WORKSPACE = ":4096:8"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
 
@@ -73,11 +62,7 @@ def environment(device, threads):
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
             "flush_denormal": False,
         },
-        "variables": {
-            name: value
-            for name, value in sorted(os.environ.items())
-            if VARIABLES.match(name) and not IRRELEVANT.match(name)
-        },
+        "variables": numerical(os.environ),
         "distributions": distributions(),
         "startup": modules.startup_digests(source.ROOT),
     }

@@ -16,7 +16,19 @@ RULES = {
     "vqkit/analysis": FORMATS
     | {"vqkit.analysis", "pandas", "pyarrow", "scipy", "statsmodels", "matplotlib", "tensorboard"},
     "runner": FORMATS
-    | {"vqkit.data", "vqkit.nn", "runner", "torch", "hydra", "omegaconf", "yaml", "tqdm", "cryptography"},
+    | {
+        "vqkit.data",
+        "vqkit.nn",
+        "runner",
+        "torch",
+        "hydra",
+        "omegaconf",
+        "yaml",
+        "tqdm",
+        "cryptography",
+        "submitit",
+        "ray",
+    },
     "evaluator": FORMATS | {"evaluator"},
     "evaluator/signature.py": FORMATS | {"evaluator", "cryptography"},
 }

@@ -89,6 +89,7 @@ CODES = {
     "E_RUN_CANCELLED": "the run was cancelled",
     "E_RUN_BUDGET": "the run exceeded its budget",
     "E_RUN_ERROR": "the run ended with an error",
+    "E_EXECUTOR": "the executor can't work here: its extra or its cluster is missing",
     "E_WORKER": "worker processes die before they take a cell",
     # verification
     "E_VERIFIER_INPUT": "the verifier holds another source, dataset or contract than the campaign names",

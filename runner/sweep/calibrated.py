@@ -20,14 +20,14 @@ class Calibrated:
     seeds: dict
 
 
-def read(path, contract, dataset, device, phase, marks, host):
+def read(path, contract, dataset, device, environment, phase, marks):
     """The ``Calibrated`` in a file.
 
     Args:
         path: calibration.json, in the folder of its campaign.
-        contract, dataset, device, phase: of the campaign to plan; ``dataset`` is {id, digest}.
+        contract, dataset, device, environment, phase: of the campaign to plan; ``dataset`` is {id, digest},
+            ``environment`` the facts.
         marks: those that were asked for, or None.
-        host: a ``Host``.
 
     Raises:
         Rejected: the file is not a calibration.
@@ -49,7 +49,7 @@ def read(path, contract, dataset, device, phase, marks, host):
         "device": (device, value["device"]["device"]),
     }
     if device == value["device"]["device"]:
-        held["device class"] = (host.device_class(device), value["device"]["device_class"])
+        held["device class"] = (environment["device"], value["device"]["device_class"])
     wrong = [(name, expected, found) for name, (expected, found) in held.items() if expected != found]
     if decision["status"] == "calibrated" and marks is not None and decision["budget_mark"] not in marks:
         wrong.append(("budget", f"{decision['budget_mark']} among the marks", marks))

@@ -1,7 +1,9 @@
 """Cells on disk: who works on one, how it is published, what became of it.
 
-    DIR/claims/RUN_ID      an empty file; whoever holds its lock trains the cell. The kernel lets go when a process dies
+    DIR/claims/RUN_ID      whoever holds its lock trains the cell, and writes into it how far it is. The kernel lets go
+                           when a process dies
     DIR/claims/driver-…    the same for a driver, so that others can tell whether it lives
+    DIR/claims/task-…      the same for the part of an executor that runs on another machine (``tasks``)
     DIR/work/RUN_ID.PID    the private folder in which a cell is trained
     DIR/runs/RUN_ID        the sealed run, put there by one rename
     DIR/logs/RUN_ID.log    what the cell printed
@@ -15,6 +17,7 @@ import fcntl
 import json
 import os
 import shutil
+from collections import deque
 from dataclasses import dataclass
 
 from vqkit.errors import Refused, Rejected, VqkitError, raise_all
@@ -22,6 +25,10 @@ from vqkit.formats import campaign, canonical, files, run, schema
 
 CLAIMS, WORK, LOGS = "claims", "work", "logs"
 TAIL_LINES, TAIL_LENGTH = 20, 2000
+DRIVER, TASK, OF = "driver-", "task-", "@"  # locks: driver-NAME, task-NAME, task-NAME@driver-NAME
+LOST = "the task that ran it is gone: its node, its memory or its time (or locks don't work between nodes)"
+REPORT_LENGTH = 120
+RECENT = 100  # cells whose times say how long one takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +43,14 @@ class Outcome:
 class Watch:
     """The ledger as it grows. ``refresh`` reads only what is new, so that a campaign costs one pass over it.
 
-    ``failed``: run id → detail of its failure; ``recorded``: run ids whose seal is recorded; ``holders``: run id →
-    (driver, pid) of the worker that claimed it last, as long as nothing is recorded of how that ended. ``listener`` is
-    called with each new event.
+    ``failed``: run id → detail of its failure; ``recorded``: run id → outcome of each seal; ``holders``: run id →
+    (lock of the driver or task, pid) of the worker that claimed it last, as long as nothing is recorded of how that
+    ended; ``seconds`` that the last cells took. ``listener`` is called with each new event.
     """
 
     def __init__(self, folder):
         self.path, self.offset = folder / campaign.LEDGER, 0
-        self.failed, self.holders, self.recorded = {}, {}, set()
+        self.failed, self.holders, self.recorded, self.seconds = {}, {}, {}, deque(maxlen=RECENT)
         self.listener = None
 
     def refresh(self):
@@ -65,12 +72,42 @@ class Watch:
         elif name == "failed":
             self.failed[run_id] = detail
         elif name == "sealed":
-            self.recorded.add(run_id)
+            self.recorded[run_id] = detail["outcome"]
+            self.seconds.extend([detail["seconds"]] if "seconds" in detail else [])
         elif name == "retried":
             self.failed.pop(run_id, None)
-            self.recorded.discard(run_id)
+            self.recorded.pop(run_id, None)
         if name in ("failed", "sealed", "retried"):
             self.holders.pop(run_id, None)
+
+
+class Open:
+    """The cells of a job that have no outcome yet: ``left``, a set of run ids, as the ledger tells of them.
+
+    ``progress.finished(run_id, event, detail)`` is called for each cell that gets one, be it here or elsewhere;
+    ``claims`` counts how often a worker took a cell.
+    """
+
+    def __init__(self, folder, run_ids, progress):
+        self.folder, self.progress, self.claims = folder, progress, 0
+        self.watch = Watch(folder)
+        remove_work(folder)
+        reconcile(folder, self.watch)
+        self.left = set(run_ids) - self.watch.failed.keys()
+        self.left -= {run_id for run_id in self.left if is_published(folder, run_id)}
+        self.watch.listener = self._take_in
+
+    def reconcile(self):
+        """Look at what lies on disk, too, after a process has died."""
+        reconcile(self.folder, self.watch)
+        self.watch.refresh()
+        self.left -= {run_id for run_id in self.left if is_published(self.folder, run_id)}
+
+    def _take_in(self, event):
+        if event["event"] in ("sealed", "failed"):
+            self.left.discard(event["run_id"])
+            self.progress.finished(event["run_id"], event["event"], event["detail"])
+        self.claims += event["event"] == "claimed"
 
 
 @contextlib.contextmanager
@@ -101,6 +138,36 @@ def is_held(folder, name):
     finally:
         os.close(handle)
     return False
+
+
+def is_lost(folder, lock):
+    """Whether a task ended without leaving word, so that the cell it was at is recorded as crashed, not redone.
+
+    A task that ends by itself removes its lock. One that dies with its driver lost nothing: the sweep was stopped.
+    """
+    if not lock.startswith(TASK) or is_held(folder, lock) or not (folder / CLAIMS / lock).exists():
+        return False
+    _, of, driver = lock.partition(OF)
+    return not of or is_held(folder, driver)
+
+
+def report(folder, run_id, epoch, epochs, images_per_second):
+    """Write into the lock of a cell, which the caller holds, how far it is."""
+    text = json.dumps({"epoch": epoch, "epochs": epochs, "images_per_second": round(images_per_second, 1)})
+    handle = os.open(folder / CLAIMS / run_id, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.pwrite(handle, text.ljust(REPORT_LENGTH).encode(), 0)
+    finally:
+        os.close(handle)
+
+
+def reports(folder, run_ids):
+    """run id → {epoch, epochs, images_per_second} of each of these cells that has told."""
+    found = {}
+    for run_id in run_ids:
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            found[run_id] = json.loads((folder / CLAIMS / run_id).read_bytes())
+    return found
 
 
 def work_folder(folder, run_id):
@@ -141,7 +208,7 @@ def remove_work(folder, run_ids=None):
 def reconcile(folder, watch):
     """Record runs that were published by a process that died before it could write so into the ledger."""
     watch.refresh()
-    for run_id in sorted(set(_published(folder)) - watch.recorded):
+    for run_id in sorted(set(_published(folder)) - watch.recorded.keys()):
         with claim(folder, run_id) as held:
             watch.refresh()
             if held and run_id not in watch.recorded:
@@ -157,6 +224,25 @@ def record_failed(folder, run_id, outcome, reason):
     """Write into the ledger that a cell ended without a sealed run, with the last lines of its log."""
     detail = {"outcome": outcome, "reason": reason, "log": log_tail(log_path(folder, run_id))}
     campaign.append_event(folder, "failed", run_id, detail)
+
+
+def settle(folder, watch, run_id, outcome, reason, *, wait=True):
+    """Record how a cell ended whose worker is gone, unless its run is published or another process was faster."""
+    holder = watch.holders.get(run_id)
+    with claim(folder, run_id, wait=wait) as held:
+        watch.refresh()
+        if held and watch.holders.get(run_id) == holder and not is_published(folder, run_id):
+            remove_work(folder, {run_id})
+            record_failed(folder, run_id, outcome, reason)
+
+
+def settle_lost(folder, watch):
+    """Record the cells of tasks that are lost."""
+    locks = {lock for lock, _ in watch.holders.values()}
+    lost = {lock for lock in locks if is_lost(folder, lock)}
+    for run_id, (lock, _) in list(watch.holders.items()):
+        if lock in lost:
+            settle(folder, watch, run_id, "crashed", LOST, wait=False)
 
 
 def sealed_state(folder, run_id):
@@ -179,7 +265,8 @@ def outcomes(folder, plan, watch):
     for cell in plan["cells"]:
         run_id = cell["run_id"]
         if run_id in published:
-            outcome = sealed_state(folder, run_id)
+            recorded = watch.recorded.get(run_id) == "complete"
+            outcome = Outcome(state="complete") if recorded else sealed_state(folder, run_id)
             if outcome.state != "complete":
                 outcome = Outcome(state=outcome.state, reason=outcome.reason, log=log_tail(log_path(folder, run_id)))
         elif run_id in watch.failed:
@@ -198,9 +285,9 @@ def count(found):
     return complete, len(states) - complete - missing, missing
 
 
-def running(folder, found):
-    """The run ids without an outcome on which a process works now."""
-    return [run_id for run_id, outcome in found.items() if outcome.state == "missing" and is_held(folder, run_id)]
+def running(folder, watch):
+    """The run ids on which a process works now; ``watch`` must be fresh."""
+    return sorted(run_id for run_id in watch.holders if is_held(folder, run_id))
 
 
 def set_aside(folder, found):

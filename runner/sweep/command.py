@@ -6,10 +6,11 @@ the executor work until every cell has an outcome → say what became of them.
 
 import json
 import os
+import statistics
 import sys
 from pathlib import Path
 
-from runner.sweep import calibrated, cells, definition, local, plan
+from runner.sweep import calibrated, cells, definition, local, plan, ray, slurm
 from runner.sweep.estimate import estimate, probe
 from runner.sweep.host import Host
 from runner.sweep.progress import Progress
@@ -17,8 +18,8 @@ from vqkit.errors import ArgumentParser, Incomplete, Refused, RunFailed, UsageEr
 from vqkit.formats import campaign, canonical, dataset, files
 from vqkit.formats.schema import nearest
 
-EXECUTORS = {"local": local.run}
-LAUNCH = "launch.json"  # how the campaign was started last: data, slots and limits, for `retry`; bound by nothing
+EXECUTORS = {"local": local.run, "slurm": slurm.run, "ray": ray.run}
+LAUNCH = "launch.json"  # how the campaign was started last: data, executor and limits, for `retry`; bound by nothing
 
 
 def sweep(options, contract, data, *, where="sweep", host=None):
@@ -26,8 +27,8 @@ def sweep(options, contract, data, *, where="sweep", host=None):
 
     Args:
         options: plain data: ``sweep`` (the definition), ``out``, ``device``, ``threads``, ``phase``, ``seeds``,
-            ``marks``, ``calibration`` (a file, or none), ``executor`` {name, slots, timeout_seconds},
-            ``budget_seconds``, ``dry_run``.
+            ``marks``, ``calibration`` (a file, or none), ``executor`` {name, slots, timeout_seconds, the executor's
+            own}, ``budget_seconds``, ``dry_run``.
         contract: a ``Contract``, held against its lock by the caller.
         data: the folder of a canonical dataset.
         where: how error messages name the sweep definition, usually its file.
@@ -48,7 +49,8 @@ def sweep(options, contract, data, *, where="sweep", host=None):
     if executor["name"] not in EXECUTORS:
         found = nearest(executor["name"], EXECUTORS)
         raise UsageError("E_CONFIG", "executor.name", f"one of {', '.join(EXECUTORS)}", found)
-    slots = executor["slots"] or default_slots(terms.device, terms.threads, host)
+    slots = slots_of(options, host)
+    executor = {**executor, "slots": slots}
     if options["dry_run"]:
         _print_estimate(terms, estimate(terms, slots, *probe(terms, host, data)), slots)
         return 0
@@ -59,10 +61,8 @@ def sweep(options, contract, data, *, where="sweep", host=None):
     for notice in plan.spent_seeds(folder, planned):
         print(f"notice: {notice}", file=sys.stderr)
     launch = {
-        "executor": executor["name"],
+        "executor": executor,
         "data": str(Path(data).resolve()),
-        "slots": slots,
-        "timeout_seconds": executor["timeout_seconds"],
         "budget_seconds": options["budget_seconds"],
     }
     return _work(folder, planned, launch, host)
@@ -94,21 +94,24 @@ def retry(argv, host=None):
     host = host or Host()
     planned, _ = campaign.read(chosen.folder, campaign.CAMPAIGN)
     launch = canonical.loads(files.read_once(chosen.folder / LAUNCH, max_bytes=1 << 16), where=LAUNCH)
-    given = {"data": chosen.data, "slots": chosen.slots, "timeout_seconds": chosen.timeout_seconds}
-    launch |= {key: str(value) if key == "data" else value for key, value in given.items() if value is not None}
+    launch["data"] = str(chosen.data or launch["data"])
+    given = {"slots": chosen.slots, "timeout_seconds": chosen.timeout_seconds}
+    launch["executor"] |= {key: value for key, value in given.items() if value is not None}
     plan.require_here(chosen.folder, planned, Path(launch["data"]), host)
-    taken = cells.set_aside(chosen.folder, _outcomes(chosen.folder, planned))
+    taken = cells.set_aside(chosen.folder, _look(chosen.folder, planned)[0])
     kept = f"what they left is in {chosen.folder / campaign.ATTEMPTS}" if taken else "none failed"
     print(f"{len(taken)} cells are tried again; {kept}", file=sys.stderr)
     return _work(chosen.folder, planned, launch, host)
 
 
-def default_slots(device, threads, host):
-    """One cell for each CUDA device, or as many as the cores allow."""
-    if device == "cuda":
+def slots_of(options, host):
+    """The cells that run at once; unless said otherwise one for each CUDA device, or as many as the cores allow."""
+    if options["executor"]["slots"]:
+        return options["executor"]["slots"]
+    if options["device"] == "cuda":
         return max(1, host.cuda_devices())
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // threads)
+    return max(1, cores // options["threads"])
 
 
 def terms_of(options, contract, data, where, host):
@@ -117,10 +120,11 @@ def terms_of(options, contract, data, where, host):
     opened = dataset.open_dataset(Path(data), counts)
     contract.require_dataset(opened.id)
     pixels = {"id": opened.id, "digest": opened.digest(counts)}
+    environment = host.environment(options["device"], options["threads"])
     seeds, marks, prescribed = options["seeds"], options["marks"], None
     if options.get("calibration"):
-        kept = contract, pixels, options["device"], options["phase"], marks
-        prescribed = calibrated.read(options["calibration"], *kept, host)
+        kept = contract, pixels, options["device"], environment, options["phase"], marks
+        prescribed = calibrated.read(options["calibration"], *kept)
         seeds = prescribed.seeds if seeds is None else seeds
         marks = prescribed.marks if marks is None else marks
     resolved = definition.resolve(options["sweep"], contract, options["phase"], where=where, seeds=seeds, marks=marks)
@@ -132,38 +136,41 @@ def terms_of(options, contract, data, where, host):
         calibration=prescribed.record if prescribed else None,
         device=options["device"],
         threads=options["threads"],
-        source=host.source_digest(),
-        environment=host.environment_digest(options["device"], options["threads"]),
+        source=host.source(),
+        environment=environment,
     )
 
 
 def _work(folder, planned, launch, host):
     """Let the executor work if there is work, then say what became of the cells."""
-    found = _outcomes(folder, planned)
+    found = scan(folder, planned)
     complete, failed, missing = cells.count(found)
     if missing:
         if (folder / campaign.FROZEN).exists():
             raise Refused("E_FROZEN", str(folder), "a campaign whose scores are not frozen", f"{missing} missing cells")
         files.replace(folder / LAUNCH, canonical.dumps(launch))
+        executor = launch["executor"]
         job = local.Job(
             folder=folder,
             run_ids=tuple(found),
             data=Path(launch["data"]),
             device=planned["device"],
-            slots=launch["slots"],
-            timeout_seconds=launch["timeout_seconds"],
+            threads=planned["threads"],
+            slots=executor["slots"],
+            timeout_seconds=executor["timeout_seconds"],
             budget_seconds=launch["budget_seconds"],
+            options=executor,
         )
         progress = Progress(len(found), complete + failed, failed)
         try:
-            EXECUTORS[launch["executor"]](job, host, progress)
-        except KeyboardInterrupt:
+            EXECUTORS[executor["name"]](job, host, progress)
+        except KeyboardInterrupt as stop:
             done = f"{progress.done} of {len(found)} cells done; the same command goes on from there"
-            raise RunFailed("E_RUN_CANCELLED", str(folder), "every cell", f"an interrupt, {done}") from None
+            found = f"an interrupt, {'; '.join([done, *stop.args])}"
+            raise RunFailed("E_RUN_CANCELLED", str(folder), "every cell", found) from None
         finally:
             progress.close()
-        found = _outcomes(folder, planned)
-    state = state_of(folder, planned, found)
+    state = state_of(folder, planned)
     _print_state(state, sys.stderr)
     print(folder)
     if state["missing"]:
@@ -171,18 +178,25 @@ def _work(folder, planned, launch, host):
     return 0
 
 
-def _outcomes(folder, planned):
-    """run id → Outcome, after the ledger's chain was checked."""
+def scan(folder, planned):
+    """run id → Outcome of every cell, after the ledger's chain was checked."""
     campaign.ledger_events(folder)
+    return _look(folder, planned)[0]
+
+
+def _look(folder, planned):
+    """(run id → Outcome, the ledger as it is now)."""
     watch = cells.Watch(folder)
     watch.refresh()
-    return cells.outcomes(folder, planned, watch)
+    return cells.outcomes(folder, planned, watch), watch
 
 
-def state_of(folder, planned, found=None):
-    """What ``status --json`` prints; ``found`` where the outcomes are known already."""
-    found = _outcomes(folder, planned) if found is None else found
+def state_of(folder, planned):
+    """What ``status --json`` prints."""
+    found, watch = _look(folder, planned)
     complete, failed, missing = cells.count(found)
+    running = cells.running(folder, watch)
+    speed, left = _speed(planned, cells.reports(folder, running), watch.seconds, missing)
     states = [outcome.state for outcome in found.values()]
     return {
         "campaign": planned["name"],
@@ -196,7 +210,9 @@ def state_of(folder, planned, found=None):
         "failed": failed,
         "missing": missing,
         "states": {state: states.count(state) for state in campaign.OUTCOMES if state in states},
-        "running": cells.running(folder, found),
+        "running": running,
+        "images_per_second": speed,
+        "seconds_left": left,
         "failures": [
             {"run_id": run_id, "state": outcome.state, "reason": outcome.reason, "log": outcome.log}
             for run_id, outcome in found.items()
@@ -205,6 +221,18 @@ def state_of(folder, planned, found=None):
         "frozen": (folder / campaign.FROZEN).exists(),
         "unblinded": (folder / campaign.UNBLINDED).exists(),
     }
+
+
+def _speed(planned, reports, seconds, missing):
+    """(images a second of all cells at work, seconds until the last cell is done or None where nobody knows)."""
+    speed = sum(at["images_per_second"] for at in reports.values())
+    images = max(planned["marks"]) * planned["contract"]["data"]["train"]["count"]
+    begun = [at for at in reports.values() if at["images_per_second"]]
+    if not reports or not (seconds or begun):
+        return round(speed, 1), None
+    one = statistics.fmean(seconds) if seconds else images * len(begun) / speed
+    done = sum(at["epoch"] / at["epochs"] for at in reports.values())
+    return round(speed, 1), round((missing - done) * one / len(reports), 1)
 
 
 def _print_state(state, stream):
@@ -216,6 +244,9 @@ def _print_state(state, stream):
         f"{state['planned']} planned = {state['complete']} complete + {state['failed']} failed "
         f"+ {state['missing']} missing ({len(state['running'])} running)"
     )
+    if state["running"]:
+        left = "time left unknown" if state["seconds_left"] is None else f"about {state['seconds_left']:,.0f} s left"
+        print_line(f"{state['images_per_second']:,.0f} images/s, {left}")
     for failure in state["failures"]:
         print_line(f"{failure['run_id']}  {failure['state']}: {failure['reason']}")
         for line in failure["log"].splitlines():

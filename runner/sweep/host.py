@@ -3,11 +3,18 @@
 Imports are inside the functions: a driver that only watches, and ``status``, never load torch.
 """
 
+import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from vqkit.formats import digests, source
+from vqkit.formats import source
+
+
+def load():
+    """Import what ``execute`` needs, and what torch imports by itself when it is pinned and at the first optimizer."""
+    for name in ("runner.execute", "runner.plan", "torch._inductor.config", "torch._dynamo"):
+        importlib.import_module(name)
 
 
 def execute(progress, **request):
@@ -18,24 +25,13 @@ def execute(progress, **request):
     return execute_request(Request(**request), progress)
 
 
-def environment_digest(device, threads):
-    """The digest of the environment that a cell would run in here; pins the process as a run does."""
-    from runner.environment import environment, pin
+def environment(device, threads):
+    """The facts of the environment that a cell would run in here; pins the process as a run does."""
+    from runner.environment import environment as facts
+    from runner.environment import pin
 
     pin(device, threads)
-    return digests.digest_json("environment", environment(device, threads))
-
-
-def device_class(device):
-    """What two machines must share so that the same plan gives the same evidence, as one line."""
-    from runner import environment
-
-    return environment.device_class(device)
-
-
-def source_digest():
-    """The digest of the files that execute training."""
-    return source.digest(source.listing())
+    return facts(device, threads)
 
 
 def cuda_devices():
@@ -47,11 +43,17 @@ def cuda_devices():
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The functions above, as one value that driver and worker are given; ``worker`` starts a worker process."""
+    """The functions above, as one value that driver and worker are given; ``worker`` starts a worker process.
+
+    ``load`` imports training; ``take`` gives a worker that waits for an order, if there is one (see ``standby``), and
+    ``dismiss`` ends those that are left.
+    """
 
     execute: Callable = execute
-    environment_digest: Callable = environment_digest
-    device_class: Callable = device_class
-    source_digest: Callable = source_digest
+    environment: Callable = environment
+    source: Callable = source.listing
     cuda_devices: Callable = cuda_devices
+    load: Callable = load
+    take: Callable = lambda: None
+    dismiss: Callable = lambda: None
     worker: tuple = field(default=(sys.executable, "-m", "runner.sweep.worker"))

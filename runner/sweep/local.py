@@ -13,11 +13,11 @@ import selectors
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.sweep import cells
-from vqkit.errors import Incomplete, Problem, Refused, Rejected
+from runner.sweep import cells, standby
+from vqkit.errors import Incomplete
 
 TICK_SECONDS = 0.25
 GRACE_SECONDS = 5.0  # between asking a worker to end and killing it
@@ -27,38 +27,54 @@ STILLBORN = 3  # workers in a row that die before they take a cell
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What to work on and how: ``run_ids`` of all planned cells, ``timeout_seconds`` for one cell, ``budget_seconds``
-    of training allowed to one or None."""
+    of training allowed to one or None, ``options`` as the executor's file in configs/executor has them."""
 
     folder: Path
     run_ids: tuple
     data: Path
     device: str
+    threads: int
     slots: int
     timeout_seconds: float
     budget_seconds: float | None = None
+    options: dict = field(default_factory=dict)
 
 
-def run(job, host, progress):
+def run(job, host, progress, lock=None):
     """Train every cell of ``job.folder`` that has no outcome, in ``job.slots`` worker processes.
 
     Args:
         job: a ``Job``.
         host: a ``Host``; how workers start, how many devices there are.
         progress: ``progress.finished(run_id, event, detail)`` is called for every cell that the ledger reports sealed
-            or failed, ``progress.show(running, images_per_second)`` a few times a second.
+            or failed, ``progress.show(folder, run_ids)`` with the cells at work a few times a second.
+        lock: the name in claims/ under which this driver is known to be alive; its own unless said otherwise.
 
     Raises:
         Refused, Rejected: a worker found that the campaign can't go on here.
         Incomplete: E_WORKER, workers die before they take a cell.
         KeyboardInterrupt: after all workers have ended and their folders are gone.
     """
-    name = f"{os.getpid()}-{secrets.token_hex(4)}"
-    with cells.claim(job.folder, f"driver-{name}"), _Driver(job, host, progress, name) as driver:
+    with held(job.folder, lock or driver_lock()) as name, _Driver(job, host, progress, name) as driver:
         try:
             driver.work()
         finally:
             driver.stop()
-            (job.folder / cells.CLAIMS / f"driver-{name}").unlink(missing_ok=True)
+
+
+def driver_lock():
+    """A new name for the lock of a driver."""
+    return f"{cells.DRIVER}{os.getpid()}-{secrets.token_hex(4)}"
+
+
+@contextlib.contextmanager
+def held(folder, lock):
+    """Hold a lock of a name that is new, and remove it at the end, which says that nothing was left behind."""
+    with cells.claim(folder, lock):
+        try:
+            yield lock
+        finally:
+            (folder / cells.CLAIMS / lock).unlink(missing_ok=True)
 
 
 class _Slot:
@@ -69,15 +85,16 @@ class _Slot:
         self._begin()
 
     def _begin(self):
-        self.buffer, self.run_id, self.since, self.speed = b"", None, 0.0, 0.0
+        self.buffer, self.run_id, self.since = b"", None, 0.0
         self.claimed, self.overdue = False, False
 
-    def start(self, command, environment, log):
-        """Start a worker in a session of its own, so that signals of the terminal reach the driver alone."""
+    def start(self, waiting, command, environment, log, **order):
+        """Start a worker in a session of its own, so that signals of the terminal reach the driver alone; or take one
+        that is ``waiting``."""
         self._begin()
         self.log = log
         with open(log, "ab") as stream:
-            self.process = subprocess.Popen(
+            self.process = waiting or subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -85,6 +102,7 @@ class _Slot:
                 env=environment,
                 start_new_session=True,
             )
+        standby.send(self.process, **order)
 
     def signal(self, number):
         """Signal the worker's whole group."""
@@ -97,11 +115,11 @@ class _Driver:
 
     def __init__(self, job, host, progress, name):
         self.job, self.progress, self.name = job, progress, name
-        self.watch = cells.Watch(job.folder)
-        self.selector, self.left = selectors.DefaultSelector(), set()
-        self.command = [*host.worker, str(job.folder), "--data", str(job.data), "--driver", name]
-        if job.budget_seconds is not None:
-            self.command += ["--budget-seconds", str(job.budget_seconds)]
+        self.open = cells.Open(job.folder, job.run_ids, progress)
+        self.selector = selectors.DefaultSelector()
+        self.host = host
+        self.order = {"driver": name, "folder": str(job.folder), "data": str(job.data)}
+        self.order |= {"budget_seconds": job.budget_seconds}
         self.devices = _devices(host) if job.device == "cuda" else None
         self.slots, self.stillborn = [], 0
 
@@ -112,22 +130,17 @@ class _Driver:
         self.selector.close()
 
     def work(self):
-        """Until no worker runs and none is needed."""
-        cells.remove_work(self.job.folder)
-        cells.reconcile(self.job.folder, self.watch)
-        self.left = set(self.job.run_ids) - self.watch.failed.keys()
-        self.left -= {run_id for run_id in self.left if cells.is_published(self.job.folder, run_id)}
-        self.watch.listener = self._take_in
-        self.slots = [_Slot(number) for number in range(min(self.job.slots, len(self.left)))]
+        """Until no cell is left; workers that wait for more are ended then."""
+        self.slots = [_Slot(number) for number in range(min(self.job.slots, len(self.open.left)))]
         for slot in self.slots:
             self._start(slot)
-        while any(slot.process for slot in self.slots):
+        self.host.dismiss()
+        while self.open.left and any(slot.process for slot in self.slots):
             for key, _ in self.selector.select(TICK_SECONDS):
                 self._listen(key.data)
             self._stop_overdue()
-            self.watch.refresh()
-            running = [slot for slot in self.slots if slot.run_id]
-            self.progress.show(len(running), sum(slot.speed for slot in running))
+            self.open.watch.refresh()
+            self.progress.show(self.job.folder, [slot.run_id for slot in self.slots if slot.run_id])
 
     def stop(self):
         """End all workers, kill those that don't, and remove what they were working on."""
@@ -148,8 +161,9 @@ class _Driver:
         environment = dict(os.environ)
         if self.devices:
             environment["CUDA_VISIBLE_DEVICES"] = self.devices[slot.number % len(self.devices)]
-        log = self.job.folder / cells.LOGS / f"worker-{self.name}-{slot.number}.log"
-        slot.start(self.command, environment, log)
+        log = self.job.folder / cells.LOGS / f"{self.name}-{slot.number}.log"
+        waiting = None if self.devices else self.host.take()
+        slot.start(waiting, self.host.worker, environment, log, **self.order)
         self.selector.register(slot.process.stdout, selectors.EVENT_READ, slot)
 
     def _listen(self, slot):
@@ -164,15 +178,12 @@ class _Driver:
 
     def _heard(self, slot, event):
         if event["event"] == "claimed":
-            slot.run_id, slot.since, slot.claimed, slot.speed = event["run_id"], time.monotonic(), True, 0.0
+            slot.run_id, slot.since, slot.claimed = event["run_id"], time.monotonic(), True
             self.stillborn = 0
-        elif event["event"] == "epoch":
-            slot.speed = event["images_per_second"]
         elif event["event"] == "sealed":
             slot.run_id = None
         elif event["event"] == "refused":
-            kind = Refused if event["exit"] == Refused.exit_code else Rejected
-            raise kind([Problem(**problem) for problem in event["errors"]])
+            raise standby.error_of(event)
 
     def _stop_overdue(self):
         for slot in self.slots:
@@ -183,43 +194,31 @@ class _Driver:
     def _ended(self, slot):
         """A worker is gone: record the cell that it leaves behind, and start another one if there is work left."""
         status, pid = slot.process.wait(), slot.process.pid
+        if status == -signal.SIGTERM:
+            time.sleep(TICK_SECONDS)  # where all was told to end, this driver hears of it now
+        ended = ("crashed", _ending(status))
         slot.signal(signal.SIGKILL)  # whatever it started
         self._close(slot)
-        self.watch.refresh()
-        for run_id in [run_id for run_id, holder in self.watch.holders.items() if holder == (self.name, pid)]:
-            self._record(slot, run_id, status)
-        cells.reconcile(self.job.folder, self.watch)
-        self.watch.refresh()
-        self.left -= {run_id for run_id in self.left if cells.is_published(self.job.folder, run_id)}
+        watch = self.open.watch
+        watch.refresh()
+        for run_id in [run_id for run_id, holder in watch.holders.items() if holder == (self.name, pid)]:
+            # no worker takes it before that, as this driver lives
+            outcome, reason = ("timeout", f"more than {self.job.timeout_seconds:g} s") if slot.overdue else ended
+            cells.settle(self.job.folder, watch, run_id, outcome, reason)
+        self.open.reconcile()
         if not slot.claimed:
             self.stillborn += 1
-            if self.left and self.stillborn >= STILLBORN:
+            if self.open.left and self.stillborn >= STILLBORN:
                 found = f"{_ending(status)}: {cells.log_tail(slot.log) or 'nothing printed'}"
                 raise Incomplete("E_WORKER", f"worker {slot.number}", "a worker that takes a cell", found)
-        if self.left:
+        if self.open.left:
             self._start(slot)
-
-    def _record(self, slot, run_id, status):
-        """Record how a cell ended whose worker is gone. No worker takes it before that, as this driver lives."""
-        with cells.claim(self.job.folder, run_id, wait=True):
-            if cells.is_published(self.job.folder, run_id):
-                return
-            cells.remove_work(self.job.folder, {run_id})
-            if slot.overdue:
-                cells.record_failed(self.job.folder, run_id, "timeout", f"more than {self.job.timeout_seconds:g} s")
-            else:
-                cells.record_failed(self.job.folder, run_id, "crashed", _ending(status))
-
-    def _take_in(self, event):
-        """Something new in the ledger, be it from a worker here or from another driver's."""
-        if event["event"] in ("sealed", "failed"):
-            self.left.discard(event["run_id"])
-            self.progress.finished(event["run_id"], event["event"], event["detail"])
 
     def _close(self, slot):
         with contextlib.suppress(KeyError):
             self.selector.unregister(slot.process.stdout)
-        slot.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            slot.process.stdin.close()
         slot.process.stdout.close()
         slot.process, slot.run_id = None, None
         if slot.log.exists() and slot.log.stat().st_size == 0:

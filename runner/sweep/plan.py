@@ -8,18 +8,21 @@ from itertools import product
 
 from runner.sweep import cells
 from vqkit.errors import Problem, Refused, VqkitError, raise_all
-from vqkit.formats import campaign, dataset, digests, files, run
+from vqkit.formats import campaign, canonical, dataset, digests, files, run
+from vqkit.formats import source as sources
 from vqkit.formats.contract import Contract
 
 SALT_BYTES = 32
+DIGESTED = "digested.json"  # what source and environment digest cover: says what differs, where its digests are those
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
     """Everything that a campaign binds, but for its salt: two campaigns with equal terms are the same campaign.
 
-    ``sweep`` is a ``definition.Sweep``, ``contract`` a ``Contract``, ``dataset`` {id, digest}, ``source`` and
-    ``environment`` digests, ``calibration`` what the campaign was planned from, if it was.
+    ``sweep`` is a ``definition.Sweep``, ``contract`` a ``Contract``, ``dataset`` {id, digest}, ``source`` a listing of
+    files and ``environment`` facts, both as in a run's plan, ``calibration`` what the campaign was planned from, if it
+    was.
     """
 
     sweep: object
@@ -28,8 +31,8 @@ class Terms:
     dataset: dict
     device: str
     threads: int
-    source: str
-    environment: str
+    source: list
+    environment: dict
     calibration: dict | None = None
 
     def document(self, digest_of_arms, planned):
@@ -46,8 +49,8 @@ class Terms:
             "threads": self.threads,
             "sweep": self.sweep.digest,
             "digests": {
-                "source": self.source,
-                "environment": self.environment,
+                "source": sources.digest(self.source),
+                "environment": digests.digest_json("environment", self.environment),
                 "contract": self.contract.digest,
                 "dataset": self.dataset["digest"],
                 "analysis": self.contract.analysis_digest,
@@ -80,6 +83,8 @@ def create(folder, terms):
         (temporary / campaign.ARMS).parent.mkdir(mode=0o700)
         files.write_once(temporary / campaign.ARMS, arms, mode=0o600)
         files.write_once(temporary / campaign.CAMPAIGN, document)
+        digested = {"source": terms.source, "environment": terms.environment}
+        files.write_once(temporary / DIGESTED, canonical.dumps(digested))
         campaign.append_event(temporary, "planned", None, {"cells": len(planned)})
         return _appear(temporary, folder)
     finally:
@@ -95,8 +100,10 @@ def require_same(folder, terms):
         problems += _difference(key, planned[key], wanted[key])
     problems += _difference("calibration", planned.get("calibration"), wanted.get("calibration"))
     problems += _difference("dataset.id", planned["dataset"]["id"], wanted["dataset"]["id"])
-    for key in ("contract", "dataset", "source", "environment"):
+    for key in ("contract", "dataset"):
         problems += _difference(key, planned["digests"][key], wanted["digests"][key])
+    problems += _source_differences(folder, planned, terms.source)
+    problems += _environment_differences(folder, planned, terms.environment)
     if planned["sweep"] != wanted["sweep"]:
         problems += _arm_differences(folder, terms.sweep)
     if problems:
@@ -109,12 +116,16 @@ def require_same(folder, terms):
 def require_here(folder, planned, data, host):
     """Raise ``Refused`` unless dataset, environment and source here are those that the campaign was planned with."""
     counts = dataset.contract_counts(Contract(planned["contract"]))
-    found = {
-        "dataset": dataset.open_dataset(data, counts).digest(counts),
-        "environment": host.environment_digest(planned["device"], planned["threads"]),
-        "source": host.source_digest(),
-    }
-    raise_all(Refused, [p for name, value in found.items() for p in _difference(name, planned["digests"][name], value)])
+    pixels = dataset.open_dataset(data, counts).digest(counts)
+    problems = _difference("dataset", planned["digests"]["dataset"], pixels)
+    problems += _environment_differences(folder, planned, host.environment(planned["device"], planned["threads"]))
+    problems += _source_differences(folder, planned, host.source())
+    raise_all(Refused, problems)
+
+
+def require_source(folder, planned, listing):
+    """Raise ``Refused`` unless the source is the one that the campaign was planned with."""
+    raise_all(Refused, _source_differences(folder, planned, listing))
 
 
 def spent_seeds(folder, planned):
@@ -183,6 +194,51 @@ def _difference(name, planned, wanted):
     return [
         Problem(code="E_CAMPAIGN_CHANGED", where=name, expected=f"{_shown(planned)}, as planned", found=_shown(wanted))
     ]
+
+
+def _source_differences(folder, planned, listing):
+    """The files that differ, came or went."""
+    expected, found = planned["digests"]["source"], sources.digest(listing)
+    if expected == found:
+        return []
+    before = _digested(folder, "source", expected, sources.digest)
+    if before is None:
+        return _difference("source", expected, found)
+    return _differences(
+        "source ", *({file["name"]: f"sha256:{file['sha256']}" for file in f} for f in (before, listing))
+    )
+
+
+def _environment_differences(folder, planned, facts):
+    """The facts that differ, by name."""
+    expected, found = planned["digests"]["environment"], digests.digest_json("environment", facts)
+    if expected == found:
+        return []
+    before = _digested(folder, "environment", expected, lambda value: digests.digest_json("environment", value))
+    if before is None:
+        return _difference("environment", expected, found)
+    return _differences("environment.", _flat(before), _flat(facts))
+
+
+def _digested(folder, key, expected, digest):
+    """What the campaign's digest ``expected`` covers, if it is on record and is just that; else None."""
+    try:
+        value = canonical.loads(files.read_once(folder / DIGESTED, max_bytes=canonical.MAX_BYTES), where=DIGESTED)[key]
+        return value if digest(value) == expected else None
+    except (VqkitError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _flat(facts):
+    """Facts with dotted names, one level deep."""
+    nested = {f"{key}.{name}": value for key, of in facts.items() if isinstance(of, dict) for name, value in of.items()}
+    return {key: value for key, value in facts.items() if not isinstance(value, dict)} | nested
+
+
+def _differences(prefix, before, after):
+    names = sorted(before.keys() | after.keys())
+    pairs = ((name, before.get(name, "none"), after.get(name, "none")) for name in names)
+    return [problem for name, *pair in pairs for problem in _difference(f"{prefix}{name}", *pair)]
 
 
 def _shown(value):

@@ -10,18 +10,18 @@ from pathlib import Path
 
 from runner import config
 from runner.data import Progress
-from runner.sweep.host import cuda_devices
 from vqkit.data import resolve
 from vqkit.errors import Refused
 
 LARGE, SMALL = "cifar10-v1", "quick-v1"
 
 
-def choose(argv):
+def choose(argv, host):
     """Resolve preset and data.
 
     Args:
         argv: ``key=value`` arguments of ``sweep``, ``preset=`` among them or not.
+        host: a ``Host``.
 
     Returns:
         (argv without the preset, with contract and device spelt out if there was one; a ``vqkit.data.Resolved``).
@@ -37,7 +37,7 @@ def choose(argv):
     if data.notice:
         _announce(data.notice)
     if "preset" in given:
-        has_cuda = cuda_devices() > 0
+        has_cuda = host.cuda_devices() > 0
         contract = _contract(data, has_cuda) if given["preset"] == "auto" else given["preset"]
         defaults = {"contract": contract, "device": "cuda" if has_cuda else "cpu"}
         kept += [f"{key}={value}" for key, value in defaults.items() if key not in given]

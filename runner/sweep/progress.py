@@ -5,6 +5,8 @@ import time
 
 from tqdm import tqdm
 
+from runner.sweep import cells
+
 
 class Progress:
     """Cells done, running and failed, images per second and the time left, as an executor reports them."""
@@ -31,10 +33,11 @@ class Progress:
         line = f"[{self.done}/{self.planned}] {run_id} {outcome}, {took}; {self.failed} failed, {left:.0f} s left"
         print(line, file=self.stream, flush=True)
 
-    def show(self, running, images_per_second):
-        """What goes on now; nothing is printed in a log."""
+    def show(self, folder, run_ids):
+        """What goes on now: the cells at work. Nothing is printed in a log."""
         if self.bar is not None:
-            self.bar.set_postfix_str(f"{running} running, {self.failed} failed, {images_per_second:,.0f} images/s,")
+            speed = sum(at["images_per_second"] for at in cells.reports(folder, run_ids).values())
+            self.bar.set_postfix_str(f"{len(run_ids)} running, {self.failed} failed, {speed:,.0f} images/s,")
 
     def close(self):
         """End the bar's line."""

@@ -1,14 +1,16 @@
-"""python -m runner.sweep.worker DIR …: a long-lived process that trains cells of a campaign, one by one.
+"""python -m runner.sweep.worker: a long-lived process that trains cells of a campaign, one by one.
 
-It takes any cell that is not finished and not claimed, until none is left. What it does is written as JSON lines to
-its standard output; everything else that is printed goes to logs. Its standard input is a lifeline: when the driver
-dies, the pipe closes and the worker ends at once. Ending it at any moment is safe: locks are the kernel's, and a run
-is in its place whole or not at all.
+It loads training first, then reads JSON lines from its standard input: questions about the machine, and one order,
+which names a campaign. From that it takes any cell that is not finished and not claimed, until none is left. What it
+does is written as JSON lines to its standard output; everything else that is printed goes to logs. Its standard input
+is a lifeline: when the driver dies, the pipe closes and the worker ends at once. Ending it at any moment is safe:
+locks are the kernel's, and a run is in its place whole or not at all.
 """
 
 import faulthandler
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -26,32 +28,39 @@ IDLE_SECONDS = 0.3  # between two looks at cells that others hold
 
 
 def main(argv, host=None):
-    """Work until every cell of the campaign has an outcome; ``host`` says how a cell is executed."""
-    parser = ArgumentParser(prog="python -m runner.sweep.worker")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--driver", default="none", help="whose lock in claims/ says that the driver lives")
-    parser.add_argument("--budget-seconds", type=float)
-    chosen = parser.parse_args(argv)
-    threading.Thread(target=_end_with_driver, daemon=True).start()
+    """Answer questions, then work until every cell of the campaign has an outcome; ``host`` is how cells execute."""
+    ArgumentParser(prog="python -m runner.sweep.worker").parse_args(argv)
+    host = host or Host()
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm's word that time is up is for the task above
     say = _protocol()
+    host.load()
     try:
-        worker = Worker(chosen, host or Host(), say)
-        plan.require_here(chosen.folder, worker.plan, chosen.data, worker.host)
-        say(event="ready")
-        worker.work()
+        for line in iter(sys.stdin.buffer.readline, b""):
+            request = json.loads(line)
+            if "question" not in request:
+                return _work(request, host, say)
+            say(event="answer", answer=getattr(host, request["question"])(*request["arguments"]))
     except (Refused, Rejected) as error:
         say(event="refused", **json.loads(error.to_json()))
         return error.exit_code
+    return 1
+
+
+def _work(order, host, say):
+    """Carry out an order: ``folder``, ``data``, ``driver`` (the lock that says that it lives), ``budget_seconds``."""
+    threading.Thread(target=_end_with_driver, daemon=True).start()
+    worker = Worker(order, host, say)
+    plan.require_here(worker.folder, worker.plan, worker.data, host)
+    worker.work()
     return 0
 
 
 class Worker:
     """A campaign as one worker sees it."""
 
-    def __init__(self, chosen, host, say):
-        self.folder, self.data, self.driver = chosen.folder, chosen.data, chosen.driver
-        self.budget_seconds, self.host, self.say = chosen.budget_seconds, host, say
+    def __init__(self, order, host, say):
+        self.folder, self.data, self.driver = Path(order["folder"]), Path(order["data"]), order["driver"]
+        self.budget_seconds, self.host, self.say = order["budget_seconds"], host, say
         self.plan, _ = campaign.read(self.folder, campaign.CAMPAIGN)
         self.contract = Contract(self.plan["contract"])
         arms, _ = campaign.read(self.folder, campaign.ARMS)
@@ -82,26 +91,29 @@ class Worker:
 
     def _is_free(self, run_id):
         """Whether a cell whose lock was just taken may be trained: not finished in the meantime, and not one whose
-        worker died a moment ago under a driver that lives and will record that."""
+        worker died a moment ago under a driver that lives and will record that, or with a task that was lost."""
         self.watch.refresh()
-        holder = self.watch.holders.get(run_id)
-        return not self._is_finished(run_id) and (
-            holder is None or not cells.is_held(self.folder, f"driver-{holder[0]}")
-        )
+        lock, _ = self.watch.holders.get(run_id, ("", 0))
+        if self._is_finished(run_id) or (lock and cells.is_held(self.folder, lock)):
+            return False
+        if cells.is_lost(self.folder, lock):
+            cells.remove_work(self.folder, {run_id})
+            cells.record_failed(self.folder, run_id, "crashed", cells.LOST)
+            return False
+        return True
 
     def _train(self, cell):
         """Train, seal, check and publish one cell whose lock is held; returns the state in which it ended."""
         run_id, started = cell["run_id"], time.monotonic()
-        if (found := self.host.source_digest()) != self.plan["digests"]["source"]:
-            expected = f"{self.plan['digests']['source']}, as planned"
-            raise Refused("E_CAMPAIGN_CHANGED", "source", expected, found)
+        plan.require_source(self.folder, self.plan, self.host.source())
         cells.remove_work(self.folder, {run_id})
         campaign.append_event(self.folder, "claimed", run_id, {"driver": self.driver, "pid": os.getpid()})
         self.say(event="claimed", run_id=run_id)
+        cells.report(self.folder, run_id, 0, max(self.plan["marks"]), 0.0)
         work = cells.work_folder(self.folder, run_id)
         with _logged(cells.log_path(self.folder, run_id)):
             terminal = self.host.execute(
-                lambda event: self.say(event="epoch", run_id=run_id, **event),
+                lambda at: cells.report(self.folder, run_id, at["epoch"], at["epochs"], at["images_per_second"]),
                 intervention=self.proposals[self.arm_of[run_id]],
                 contract=self.contract,
                 phase=self.plan["phase"],
@@ -182,5 +194,12 @@ def _point_output(target):
     os.dup2(target, 2)
 
 
+def end(code):
+    """End the process without taking apart what it has loaded, which takes as long as loading does."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))
+    end(guarded(main, sys.argv[1:]))

@@ -1,9 +1,14 @@
 """What is loaded is what the plan lists: bytecode, shadowing, edits, other distributions, start-up code."""
 
+import ast
 import hashlib
+import importlib.util
+import sys
 
 import pytest
 from source_tree import copy_tree, plant_bytecode, python, uncovered
+
+from runner import environment
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +82,12 @@ def test_only_commands_of_the_runner_are_held_to_it(shared_tree):
     assert python(shared_tree, "-m", "runner.sweep.probe")[1] == ["True"]
     assert python(shared_tree, "-c", code)[1] == ["False"]
     (shared_tree / "runner" / "sweep" / "probe.py").unlink()
+
+
+def test_what_jsonschema_loads_where_it_is_there_is_part_of_the_environment():
+    tree = ast.parse(importlib.util.find_spec("jsonschema._format").loader.get_source("jsonschema._format"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {getattr(node, "module", None) or node.names[0].name for node in imports}
+    optional = {name.split(".")[0] for name in names} - sys.stdlib_module_names - {"jsonschema"}
+    assert {"idna", "webcolors"} <= optional
+    assert {name.replace("_", "-") for name in optional} <= {*environment.OPTIONAL}

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -17,6 +18,7 @@ from runner.sweep import command, worker
 from runner.sweep.host import Host
 from vqkit.errors import guarded
 from vqkit.formats import canonical, dataset, digests, files, run
+from vqkit.formats import source as listing
 from vqkit.formats.contract import Contract
 from vqkit.formats.intervention import check
 
@@ -28,12 +30,19 @@ def behaviour():
     return wanted | (json.loads(path.read_text()) if path.exists() else {})
 
 
-def source_digest():
-    return digests.digest("source", behaviour()["source"].encode())
+def source():
+    """A listing of two files, one of them as told."""
+    contents = {"runner/same.py": "same", "runner/told.py": behaviour()["source"]}
+    return [
+        {"name": name, "size": len(text), "sha256": digests.sha256_hex(text.encode())}
+        for name, text in contents.items()
+    ]
 
 
-def environment_digest(device, threads):
-    return digests.digest("environment", f"{behaviour()['environment']} {device} {threads}".encode())
+def environment(device, threads):
+    """A few facts, one of them as told."""
+    told = {"TOLD": behaviour()["environment"]}
+    return {"python": "3", "device": f"{device} imagined", "threads": threads, "variables": told}
 
 
 def execute(progress, *, intervention, contract, phase, seed, marks, device, threads, data, out, run_id, salt, **_):
@@ -53,12 +62,12 @@ def execute(progress, *, intervention, contract, phase, seed, marks, device, thr
         "marks": list(marks),
         "device": device,
         "threads": threads,
-        "environment": {"fake": True},
-        "source": [],
+        "environment": environment(device, threads),
+        "source": source(),
         "digests": {
-            "source": source_digest(),
+            "source": listing.digest(source()),
             "dataset": data_digest(data, contract),
-            "environment": environment_digest(device, threads),
+            "environment": digests.digest_json("environment", environment(device, threads)),
             "contract": contract.digest,
             **checked.digests(salt),
         },
@@ -115,22 +124,25 @@ def data_digest(folder, contract):
 
 HOST = Host(
     execute=execute,
-    environment_digest=environment_digest,
-    device_class=lambda device: f"{device} imagined",
-    source_digest=source_digest,
+    environment=environment,
+    source=source,
     cuda_devices=lambda: 2,
+    load=lambda: None,
     worker=(sys.executable, __file__),
 )
 
 
 def main(argv):
-    """A worker, as the driver starts it; or, for tests that kill one, a driver: ``drive OPTIONS CONTRACT DATA``."""
-    if argv[0] == "drive":
+    """A worker, as the driver starts it; or, for tests that kill one, a driver: ``drive|train OPTIONS CONTRACT DATA``,
+    where ``train`` is one of real runs."""
+    told = ("env", f"FAKE_RUNS={os.environ.get('FAKE_RUNS')}", *HOST.worker)  # on whatever node a worker starts
+    hosts = {"drive": replace(HOST, worker=told), "train": Host()}
+    if argv and argv[0] in hosts:
         options, contract, data = argv[1:]
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        return command.sweep(json.loads(options), Contract(json.loads(contract)), Path(data), host=HOST)
+        return command.sweep(json.loads(options), Contract(json.loads(contract)), Path(data), host=hosts[argv[0]])
     return worker.main(argv, HOST)
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))
+    worker.end(guarded(main, sys.argv[1:]))

@@ -61,11 +61,11 @@ class Playground:
         command.plan.create(self.out, terms)
         return self.run_ids()
 
-    def drive(self, **options):
-        """Start the command in a process of its own."""
+    def drive(self, *, role="drive", **options):
+        """Start the command in a process of its own; with ``role="train"``, one of real runs."""
         arguments = [json.dumps({**self.options, **options}), json.dumps(self.contract.spec), str(self.data)]
         return subprocess.Popen(
-            [sys.executable, fake_runs.__file__, "drive", *arguments],
+            [sys.executable, fake_runs.__file__, role, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -128,8 +128,40 @@ class Playground:
         shutil.copytree(self.out, other.out)
         return other
 
+    def forget(self):
+        """Back to the plan, as if nothing had run."""
+        for path in (self.out / campaign.RUNS).iterdir():
+            shutil.rmtree(path)
+        planned = (self.out / campaign.LEDGER).read_bytes().splitlines(keepends=True)[0]
+        (self.out / campaign.LEDGER).write_bytes(planned)
+
+
+def finish(driver, code=0):
+    """Wait for the end of a driver; its standard error."""
+    _, errors = driver.communicate(timeout=200)
+    assert driver.returncode == code, errors
+    return errors
+
 
 def kill(process):
     """SIGKILL one process, nothing else."""
     process.send_signal(signal.SIGKILL)
     process.communicate()
+
+
+def set_aside(playground):
+    """What ``retry`` does before it runs."""
+    document, _ = campaign.read(playground.out, campaign.CAMPAIGN)
+    watch = cells.Watch(playground.out)
+    watch.refresh()
+    cells.set_aside(playground.out, cells.outcomes(playground.out, document, watch))
+
+
+def is_alive(pid):
+    """Whether a process that is not a child of this one runs."""
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False

@@ -119,22 +119,38 @@ def test_changed_campaign_is_refused_with_every_difference(playground):
     assert set(error.value.codes) == {"E_CAMPAIGN_CHANGED"}
     assert error.value.exit_code == 4
     arms = {"sweep", "arm secret-1", "arm secret-2", "arm renamed"}
-    assert places(error) == {"source", "environment", "seeds", "marks", "threads", "out"} | arms
+    digested = {"source runner/told.py", "environment.threads", "environment.variables.TOLD"}
+    assert places(error) == digested | {"seeds", "marks", "threads", "out"} | arms
     assert "out= with another folder" in str(error.value)
     assert (playground.out / campaign.CAMPAIGN).read_bytes() == before
     assert playground.executed() == []
 
 
-def test_changed_source_alone_is_named_with_both_digests(playground):
+def test_what_differs_is_named_with_both_values(playground):
     playground.plan()
-    planned = fake_runs.source_digest()
-    playground.tell(source="another")
+    playground.tell(source="another", environment="another")
     with pytest.raises(Refused) as error:
         playground.sweep()
-    problem = error.value.problems[0]
-    assert (problem.where, problem.found) == ("source", fake_runs.source_digest())
-    assert planned in problem.expected
-    assert places(error) == {"source", "out"}
+    found = {problem.where: (problem.expected, problem.found) for problem in error.value.problems}
+    old, new = (f"sha256:{digests.sha256_hex(text)}" for text in (b"source", b"another"))
+    assert found["source runner/told.py"] == (f"{old}, as planned", new)
+    assert found["environment.variables.TOLD"] == ("environment, as planned", "another")
+    assert found.keys() == {"source runner/told.py", "environment.variables.TOLD", "out"}
+
+
+@pytest.mark.parametrize("record", [b"", b"[]", b'{"environment":{"python":"2"},"source":[]}', b'{"source":[{}]}'])
+def test_a_record_of_something_else_is_not_believed(playground, record):
+    """What digests cover is on record beside them; where that is not what they cover, the digests speak."""
+    playground.plan()
+    (playground.out / plan.DIGESTED).unlink()
+    (playground.out / plan.DIGESTED).write_bytes(record)
+    planned, _ = campaign.read(playground.out, campaign.CAMPAIGN)
+    playground.tell(source="another", environment="another")
+    with pytest.raises(Refused) as error:
+        playground.sweep()
+    found = {problem.where: problem.expected for problem in error.value.problems}
+    assert found.keys() == {"source", "environment", "out"}
+    assert found["source"] == f"{planned['digests']['source']}, as planned"
 
 
 # working
@@ -206,7 +222,7 @@ def test_source_that_changes_in_the_middle_stops_the_campaign(playground):
     playground.tell(seconds=0.2, source="another")
     _, errors = driver.communicate(timeout=30)
     assert driver.returncode == 4
-    assert "error[E_CAMPAIGN_CHANGED] source" in errors or "E_CAMPAIGN_CHANGED] run-" in errors
+    assert "error[E_CAMPAIGN_CHANGED] source runner/told.py" in errors or "E_CAMPAIGN_CHANGED] run-" in errors
     state = playground.state()
     assert state["failed"] == 0
     assert state["missing"] > 0
@@ -266,7 +282,7 @@ def test_retry_is_refused_before_anything_is_moved(playground):
     playground.tell(environment="another")
     with pytest.raises(Refused) as error:
         command.retry([str(playground.out)], host=fake_runs.HOST)
-    assert places(error) == {"environment"}
+    assert places(error) == {"environment.variables.TOLD"}
     playground.tell()
     (playground.out / campaign.FROZEN).write_text("{}")
     with pytest.raises(Refused) as error:
@@ -413,6 +429,28 @@ def test_status_from_another_process_while_cells_run(playground):
     assert driver.returncode == 5
 
 
+def test_status_says_how_fast_cells_are_and_how_long_it_takes(playground, capsys):
+    first, second, third = playground.plan()[:3]
+    for run_id in (first, second):
+        campaign.append_event(playground.out, "claimed", run_id, {"driver": "driver-x", "pid": 1})
+    with cells.claim(playground.out, first):
+        cells.report(playground.out, first, 0, 2, 0.0)
+        assert command.status([str(playground.out)]) == 0
+        assert "0 images/s, time left unknown" in capsys.readouterr().out
+        cells.report(playground.out, first, 1, 2, 128.0)
+        state = playground.state()
+        assert state["running"] == [first], "the second one's worker is gone"
+        assert state["images_per_second"] == 128.0
+        assert state["seconds_left"] == 15.5 * 2.0, "2 epochs of 128 images take two seconds"
+        (playground.out / campaign.RUNS / third).mkdir()
+        campaign.append_event(playground.out, "sealed", third, {"outcome": "complete", "seconds": 10.0})
+        assert playground.state()["seconds_left"] == 14.5 * 10.0, "what a cell took counts more"
+        assert command.status([str(playground.out)]) == 0
+        assert "128 images/s, about 145 s left" in capsys.readouterr().out
+    state = playground.state()
+    assert (state["running"], state["images_per_second"], state["seconds_left"]) == ([], 0, None)
+
+
 def test_dry_run_says_what_it_costs_and_writes_nothing(playground, capsys):
     assert playground.sweep(dry_run=True) == 0
     text = capsys.readouterr().out
@@ -439,12 +477,16 @@ class Terminal:
         pass
 
 
-def test_progress_on_a_terminal_shows_cells_running_failed_speed_and_time_left():
+def test_progress_on_a_terminal_shows_cells_running_failed_speed_and_time_left(playground):
+    run_ids = playground.plan()
     stream = Terminal()
+    for number in range(3):
+        with cells.claim(playground.out, run_ids[number]):
+            cells.report(playground.out, run_ids[number], number, 2, 411.5)
     progress = Progress(10, 2, 1, stream)
     progress.finished("run-1", "sealed", {"outcome": "complete", "seconds": 2.0})
     progress.finished("run-2", "failed", {"outcome": "timeout", "reason": "more than 1 s"})
-    progress.show(3, 1234.5)
+    progress.show(playground.out, run_ids[:3])
     progress.close()
     last = stream.text.split("\r")[-1]
     assert "4/10" in last
@@ -454,7 +496,7 @@ def test_progress_on_a_terminal_shows_cells_running_failed_speed_and_time_left()
 
 
 def test_unknown_executor_names_the_known_ones(playground):
-    with pytest.raises(Exception, match="one of local") as error:
+    with pytest.raises(Exception, match="one of local, slurm, ray") as error:
         playground.sweep(executor={"name": "locl", "slots": 1, "timeout_seconds": 1.0})
     assert error.value.codes == ("E_CONFIG",)
 

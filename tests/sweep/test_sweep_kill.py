@@ -8,10 +8,12 @@ import time
 
 import fake_runs
 import pytest
-from playground import Playground, kill
+from conftest import tiny_spec
+from playground import Playground, definition, finish, is_alive, kill, set_aside
 
 from runner.sweep import cells, command
 from vqkit.formats import campaign
+from vqkit.formats.contract import Contract
 
 
 @pytest.fixture
@@ -124,22 +126,8 @@ def test_a_driver_takes_over_what_another_leaves(playground):
 def test_thirty_kills_change_nothing(playground):
     """Driver or worker, killed at random moments; what crashed is given back, as ``retry`` does, and all goes on."""
     expected = undisturbed(playground)
-    choose = random.Random(0)
-    driver, kills = None, 0
     playground.tell(seconds=0.8)
-    while kills < 30:
-        if driver is None or driver.poll() is not None:
-            set_aside(playground)
-            driver = playground.drive()
-        playground.wait_for(playground.worker_pids)
-        time.sleep(choose.uniform(0, 0.7))
-        workers = playground.worker_pids()
-        if workers and choose.random() < 0.5:
-            os.kill(choose.choice(workers), signal.SIGKILL)
-        else:
-            kill(driver)
-        kills += 1
-    kill(driver)
+    disturb(playground, kills=30, pause=0.7)
     playground.tell()
     set_aside(playground)
     assert playground.sweep() == 0
@@ -148,19 +136,39 @@ def test_thirty_kills_change_nothing(playground):
     assert len(playground.executed()) > 16 + 16
 
 
-def set_aside(playground):
-    """What ``retry`` does before it runs."""
-    document, _ = campaign.read(playground.out, campaign.CAMPAIGN)
-    watch = cells.Watch(playground.out)
-    watch.refresh()
-    cells.set_aside(playground.out, cells.outcomes(playground.out, document, watch))
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_thirty_kills_change_nothing_in_real_runs(tmp_path, tiny_data):
+    """The same with trainings of about a second: what is sealed in the end is what an undisturbed campaign seals."""
+    spec = tiny_spec()
+    spec["marks"] = [0, 2, 10]
+    playground = Playground(tmp_path, Contract(spec), tiny_data)
+    playground.options["sweep"] = definition(arms=3, seeds=8)
+    finish(playground.drive(role="train"))
+    expected = playground.evidence()
+    assert {state for _, state in expected.values()} == {"complete"}
+    playground.forget()
+    disturb(playground, kills=30, pause=2.0, role="train")
+    set_aside(playground)
+    finish(playground.drive(role="train"))
+    assert playground.evidence() == expected
+    assert executions_after_seal(playground) == []
+    assert list((playground.out / cells.WORK).iterdir()) == []
 
 
-def is_alive(pid):
-    """Whether a process that is not a child of this one runs."""
-    try:
-        os.kill(pid, 0)
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
+def disturb(playground, kills, pause, role="drive"):
+    """Start the driver, kill it or a worker within ``pause`` seconds of training, ``kills`` times over."""
+    choose, driver = random.Random(0), None
+    for _ in range(kills):
+        if driver is None or driver.poll() is not None:
+            set_aside(playground)
+            driver = playground.drive(role=role)
+        playground.wait_for(lambda: playground.worker_pids() or not playground.state()["missing"], seconds=60)
+        assert playground.state()["missing"], "the campaign is too short for so many kills"
+        time.sleep(choose.uniform(0, pause))
+        workers = playground.worker_pids()
+        if workers and choose.random() < 0.5:
+            os.kill(choose.choice(workers), signal.SIGKILL)
+        else:
+            kill(driver)
+    kill(driver)

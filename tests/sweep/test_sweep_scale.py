@@ -1,6 +1,5 @@
-"""Large campaigns: planning, status and the ledger stay cheap. Times are wall time on two cores."""
+"""Large campaigns: what they hold and how much memory they take; how long they take, `make bench` measures."""
 
-import time
 from pathlib import Path
 
 import fake_runs
@@ -39,30 +38,22 @@ def test_an_append_reads_the_end_of_the_ledger_only(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_thousand_cells_are_planned_and_looked_at_in_two_seconds(tmp_path, tiny, tiny_data, monkeypatch):
+def test_a_thousand_cells_are_executed_once_and_looked_at(tmp_path, tiny, tiny_data, monkeypatch):
     monkeypatch.setenv("FAKE_RUNS", str(tmp_path))
     playground = large(tmp_path, tiny, tiny_data, 63)
-    started = time.perf_counter()
-    playground.plan()
-    planned = time.perf_counter() - started
     assert playground.sweep() == 0
-    started = time.perf_counter()
     assert playground.state()["states"] == {"complete": 1008}
-    looked = time.perf_counter() - started
-    started = time.perf_counter()
     assert playground.sweep() == 0
-    resumed = time.perf_counter() - started
-    assert max(planned, looked, resumed) < 2.0, (planned, looked, resumed)
+    assert len(playground.executed()) == 1008
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_cells_are_planned_within_a_minute_and_a_gibibyte(tmp_path, tiny, tiny_data, monkeypatch):
+def test_a_hundred_thousand_cells_are_planned_in_less_than_a_gibibyte(tmp_path, tiny, tiny_data, monkeypatch):
     monkeypatch.setenv("FAKE_RUNS", str(tmp_path))
     playground = large(tmp_path, tiny, tiny_data, 6250)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of what ran before in this process
-    resident, started = memory("VmRSS"), time.perf_counter()
+    resident = memory("VmRSS")
     terms = command.terms_of(playground.options, tiny, tiny_data, "sweep", fake_runs.HOST)
     plan.create(playground.out, terms)
-    assert time.perf_counter() - started < 60
     assert memory("VmHWM") - resident < 1 << 30
     assert len(playground.run_ids()) == 100000

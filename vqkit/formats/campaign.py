@@ -171,7 +171,7 @@ EVENT_SCHEMA = closed(
     seq=COUNT,
     previous=DIGEST,
     event={"enum": list(EVENTS)},
-    run_id={"oneOf": [RUN_ID, {"type": "null"}]},
+    run_id={"anyOf": [RUN_ID, {"type": "null"}]},
     detail={"type": "object", "additionalProperties": {"type": ["string", "number", "null"]}},
 )
 _SCHEMAS = {
@@ -274,7 +274,7 @@ def read_ledger(data):
             raise Rejected(
                 "E_SCHEMA_VALUE", where, f"event {number} after {head}", f"{event['seq']} after {event['previous']}"
             )
-        head = chain(head, event)
+        head = digests.digest("ledger", head.encode(), line)  # ``chain``, of bytes that were found to be canonical
         events.append(event)
     return events, head
 

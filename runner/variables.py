@@ -1,0 +1,17 @@
+"""Environment variables that numerical libraries read: part of the environment that a plan binds."""
+
+import re
+
+NUMERICAL = re.compile(
+    r"^(OMP_|MKL_|KMP_|GOMP_|OPENBLAS_|BLIS_|ATEN_|TORCH_|PYTORCH_|CUBLAS_|CUDNN_|NVIDIA_|ONEDNN_|DNNL_|TRITON_)"
+)
+IRRELEVANT = re.compile(
+    r"^(TORCH_HOME|TORCH_EXTENSIONS_DIR|TORCHINDUCTOR_CACHE_DIR|TRITON_CACHE_DIR|NVIDIA_VISIBLE_DEVICES)$"
+)
+
+
+def numerical(environ):
+    """Those of ``environ`` that may change numbers, sorted by name."""
+    return {
+        name: value for name, value in sorted(environ.items()) if NUMERICAL.match(name) and not IRRELEVANT.match(name)
+    }
