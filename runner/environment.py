@@ -37,7 +37,7 @@ def pin(device, threads):
     if device == "cuda" and not torch.cuda.is_available():
         raise Refused("E_DEVICE", "device", "a CUDA device, or device=cpu as a declared choice", "no CUDA device")
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = CUBLAS_WORKSPACE
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms, without loading a compiler
     torch.utils.deterministic.fill_uninitialized_memory = False  # a twentieth of a step, and nothing here reads any
     torch.backends.cudnn.benchmark = False
     torch.set_float32_matmul_precision("highest")

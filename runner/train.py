@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from vqkit.formats import knobs as registry
 from vqkit.formats.run import STEP_COLUMNS, index_dtype
+from vqkit.nn.adam import Adam, Group
 from vqkit.nn.autoencoder import Autoencoder, seeded
 from vqkit.nn.quantizer import code_counts
 
@@ -118,9 +119,8 @@ class Trainer:
         return self.log.cpu().numpy().copy()
 
     def applied(self):
-        """How many steps the optimizer itself says it took, on the tensor that took the fewest."""
-        counts = [int(state["step"]) for state in self.optimizer.state.values()]
-        return min(counts, default=0)
+        """How many steps the optimizer itself says it took."""
+        return int(self.optimizer.steps)
 
     @torch.no_grad()
     def measure(self):
@@ -152,7 +152,7 @@ class Trainer:
         )
         gradients = torch.autograd.grad(loss, self.trainable)
         for tensor, gradient in zip(self.trainable, gradients, strict=True):
-            tensor.grad = laid_out_as(tensor, gradient)
+            tensor.grad = gradient
         self._warm_up()
         self.optimizer.step()
         if self.knobs["dead_code_restart"]:
@@ -183,25 +183,19 @@ class Trainer:
         rate = training["learning_rate"]
         self.basis_rate = rate * self.knobs["projection_lr_multiplier"]
         others = [tensor for part in PARTS if part != "basis" for tensor in self.groups[part]]
-        groups = [{"params": others, "lr": rate}]
+        groups = [Group(tensors=others, rate=rate)]
         if self.groups["basis"]:
             warm = self.knobs["projection_warmup_steps"] > 0
-            basis_lr = torch.tensor(self.basis_rate, device=self.device) if warm else self.basis_rate
-            groups.append({"params": self.groups["basis"], "lr": basis_lr})
-        return torch.optim.Adam(
-            groups,
-            betas=tuple(training["betas"]),
-            eps=training["epsilon"],
-            fused=True,
-            capturable=self.device.type == "cuda",
-        )
+            basis_rate = torch.tensor(self.basis_rate, device=self.device) if warm else self.basis_rate
+            groups.append(Group(tensors=self.groups["basis"], rate=basis_rate))
+        return Adam(groups, betas=training["betas"], epsilon=training["epsilon"])
 
     def _warm_up(self):
         """Set the projection's learning rate: linear over the warm-up, at its value from the last warm-up step on."""
         steps = self.knobs["projection_warmup_steps"]
         if steps and self.groups["basis"]:
             self.total += 1
-            self.optimizer.param_groups[1]["lr"].copy_((self.total / steps).clamp(max=1) * self.basis_rate)
+            self.optimizer.groups[1].rate.copy_((self.total / steps).clamp(max=1) * self.basis_rate)
 
     def _checked_first_step(self):
         """The first step, and proof that it moved every trainable tensor and no frozen one."""
@@ -232,9 +226,8 @@ class Trainer:
         dead = (self.usage < minimum).nonzero().squeeze(1)
         if len(dead):
             self._set_coefficients(dead, epoch)
-            state = self.optimizer.state[self.model.quantizer.coefficients]
-            for moment in ("exp_avg", "exp_avg_sq"):
-                state[moment][dead] = 0
+            for moment in self.optimizer.moments(self.model.quantizer.coefficients):
+                moment[dead] = 0
 
     @torch.no_grad()
     def _set_coefficients(self, codes, epoch):
@@ -283,11 +276,6 @@ def run_epochs(trainer, marks, progress, *, on_mark, on_epoch, stop):
         if epoch in marks:
             on_mark(epoch, trainer.measure(), trainer.state())
             progress.marks.append(epoch)
-
-
-def laid_out_as(tensor, gradient):
-    """``gradient`` with the strides of ``tensor``: the fused optimizer walks both in memory order, unchecked."""
-    return gradient if gradient.stride() == tensor.stride() else torch.empty_like(tensor).copy_(gradient)
 
 
 def epoch_order(seed, epoch, contract):

@@ -12,8 +12,8 @@ from vqkit.formats import source
 
 
 def load():
-    """Import what ``execute`` needs, and what torch imports by itself when it is pinned and at the first optimizer."""
-    for name in ("runner.execute", "runner.plan", "torch._inductor.config", "torch._dynamo"):
+    """Import what ``execute`` needs."""
+    for name in ("runner.execute", "runner.plan"):
         importlib.import_module(name)
 
 

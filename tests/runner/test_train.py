@@ -10,11 +10,12 @@ from conftest import contract_spec
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from runner import environment
-from runner.train import Ended, Progress, Trainer, epoch_order, laid_out_as, run_epochs, scale, to_uint8
+from runner.train import Ended, Progress, Trainer, epoch_order, run_epochs, scale, to_uint8
 from vqkit.formats import dataset
 from vqkit.formats.contract import Contract
 from vqkit.formats.run import STEP_COLUMNS, state_layout
 from vqkit.nn import quantizer
+from vqkit.nn.adam import Group
 from vqkit.nn.nearest import nearest_codes_float64
 
 
@@ -91,18 +92,6 @@ def test_the_step_is_the_plain_loop_written_out(make, images):
     np.testing.assert_allclose(progress.columns()["loss"], expected, rtol=2e-4)
 
 
-def test_gradients_lie_as_their_tensors_do(make):
-    """Fused Adam pairs numbers by their place in memory: a gradient of other strides would be applied scrambled."""
-    trainer = make(trainability="both")
-    trainer.step()
-    assert all(p.grad.stride() == p.stride() for p in trainer.trainable)
-    tensor = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last)
-    gradient = torch.randn(2, 3, 4, 4)
-    laid = laid_out_as(tensor, gradient)
-    assert laid.stride() == tensor.stride()
-    assert torch.equal(laid, gradient)
-
-
 def test_log_rows_add_up(make):
     trainer = make()
     columns = train(trainer)[1].columns()
@@ -148,7 +137,7 @@ def test_steps_are_counted_once(make):
 )
 def test_trainability_is_exact(make, trainability, frozen):
     trainer = make(trainability=trainability)
-    held = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
+    held = {id(p) for group in trainer.optimizer.groups for p in group.tensors}
     seen, _, ended = train(trainer, (0, 2))
     assert ended is None
     (_, before), (_, after) = seen[0], seen[2]
@@ -158,7 +147,7 @@ def test_trainability_is_exact(make, trainability, frozen):
 
 def test_a_frozen_tensor_that_moves_ends_the_run(make):
     trainer = make()
-    trainer.optimizer.add_param_group({"params": [trainer.model.quantizer.coefficients]})
+    trainer.optimizer.groups.append(Group(tensors=[trainer.model.quantizer.coefficients], rate=1e-3))
     trainer.model.quantizer.coefficients.grad = torch.ones_like(trainer.model.quantizer.coefficients)
     _, progress, ended = train(trainer)
     assert (ended.state, progress.steps) == ("invalid", 1)
@@ -168,7 +157,7 @@ def test_a_frozen_tensor_that_moves_ends_the_run(make):
 def test_a_trainable_tensor_that_does_not_move_ends_the_run(make):
     # jax-vqvae-gpt#2: the codebook never learns while reconstruction improves
     trainer = make()
-    trainer.optimizer.param_groups[1]["lr"] = 0.0
+    trainer.optimizer.groups[1].rate = 0.0
     _, progress, ended = train(trainer)
     assert (ended.state, progress.steps, progress.marks) == ("invalid", 1, [0])
     assert "projection.weight is trainable" in ended.reason
@@ -217,7 +206,7 @@ def test_warm_up_is_linear_and_then_constant(make):
 
     def watched():
         step()
-        rates.append(float(trainer.optimizer.param_groups[1]["lr"]))
+        rates.append(float(trainer.optimizer.groups[1].rate))
 
     trainer.step = trainer.advance = watched
     _, _, ended = train(trainer)
@@ -237,9 +226,7 @@ def test_dead_codes_restart_and_survive_the_step(make):
     after = trainer.model.quantizer.coefficients.detach().clone()
     moved = (before != after).any(1).nonzero().squeeze(1)
     assert torch.equal(moved, dead)
-    state = trainer.optimizer.state[trainer.model.quantizer.coefficients]
-    assert not state["exp_avg"][dead].any()
-    assert not state["exp_avg_sq"][dead].any()
+    assert not any(moment[dead].any() for moment in trainer.optimizer.moments(trainer.model.quantizer.coefficients))
     again = make(trainability="coefficients", basis_init="identity", dead_code_restart=3)
     again.epoch(1)
     again._restart_dead_codes(2)
