@@ -254,19 +254,19 @@ def test_quick_canonical_check_equals_the_writer(text):
 
 
 def test_a_trial_that_the_contract_has_no_seeds_for_is_said(tmp_path):
-    """σ of the planted differences asks for more than 16 evaluation seeds: the decision stands, with what to change."""
-    folder = simulate.write_campaign(tmp_path / "c", [arm("a", 0.4, quality=3.0), arm("b", -0.25)], seeds=8, sigma=0.06)
+    """σ of the planted differences asks for more than 32 evaluation seeds: the decision stands, with what to change."""
+    folder = simulate.write_campaign(tmp_path / "c", [arm("a", 0.4, quality=3.0), arm("b", -0.25)], seeds=8, sigma=0.08)
     main(["calibrate", str(folder)])
     value = json.loads((folder / "calibration.json").read_bytes())
     size = next(one for one in value["sample_size"] if one["metric"] == value["decision"]["primary_metric"])
     needed = size["at_sigma_upper"]["plan"]
-    assert needed > 16
+    assert needed > 32
     assert value["decision"]["status"] == "calibrated"
     reason = next(one for one in value["decision"]["reasons"] if one["code"] == "too_few_seeds")
-    assert f"has 16 evaluation seeds, the trial needs {needed}; 16 seeds would show a difference of" in reason["text"]
+    assert f"has 32 evaluation seeds, the trial needs {needed}; 32 seeds would show a difference of" in reason["text"]
     assert [(one["code"], one["seeds"]) for one in value["decision"]["what_to_change"]] == [("add_seeds", needed)]
     shown = float(reason["text"].rsplit(" ", 1)[1])
-    noncentral = shown / size["sigma_upper"] * 4  # √16
-    cut = stats.t.ppf(0.975, 15)
-    power = stats.nct.sf(cut, 15, noncentral) + stats.nct.cdf(-cut, 15, noncentral)
+    noncentral = shown / size["sigma_upper"] * 32**0.5
+    cut = stats.t.ppf(0.975, 31)
+    power = stats.nct.sf(cut, 31, noncentral) + stats.nct.cdf(-cut, 31, noncentral)
     assert power == pytest.approx(0.8, abs=0.01)

@@ -29,13 +29,13 @@ def surface(*arms, base=0.4):
     return {metric: values.copy() for metric in PLAN["metrics"]}
 
 
-def decided(values, guard=None, rules=None):
+def decided(values, guard=None, rules=None, **options):
     labels = [f"arm-{a}" for a in range(1, len(values["utilization"]))]
     rules = rules or plan()
     family = effects.compare(values, tuple(rules["metrics"]), MARKS, rules)
     shape = len(labels), len(MARKS)
     status = np.full(shape, "ok", dtype=object) if guard is None else guard
-    return decide.decide(family, status, labels, rules), family
+    return decide.decide(family, status, labels, rules, **options), family
 
 
 def codes(records):
@@ -249,6 +249,19 @@ def test_primary_metric_is_the_more_sensitive_one():
     values["normalized_perplexity"][:] = 0.99
     assert decided(values)[0]["primary_metric"] == "utilization"
     assert "only_metric" in codes(decided(values)[0]["reasons"])
+
+
+def test_a_metric_whose_trial_fits_the_seeds_comes_first():
+    values = surface((0.1, 0.1, 0.1), (-0.1, -0.1, -0.1))
+    values["normalized_perplexity"] = 0.4 + 0.5 * (values["normalized_perplexity"] - 0.4)
+    for fitting, primary, reason in (
+        ({"normalized_perplexity", "utilization"}, "utilization", "more_sensitive"),
+        ({"normalized_perplexity"}, "normalized_perplexity", "fits_seeds"),
+        (set(), "utilization", "more_sensitive"),  # none fits: the calibration says how many seeds it would take
+    ):
+        decision, _ = decided(values, fits=lambda metric, t, fitting=fitting: metric in fitting and t == 1)
+        assert (decision["budget_mark"], decision["primary_metric"]) == (2, primary)
+        assert reason in codes(decision["reasons"])
 
 
 def test_an_arm_that_breaks_its_guardrails_does_not_choose_the_metric():

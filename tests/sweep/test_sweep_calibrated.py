@@ -96,7 +96,7 @@ def test_another_contract_dataset_or_device_is_refused(terms, value, where, edit
 
 def test_more_seeds_than_the_contract_has_are_refused(terms, value):
     for size in value["sample_size"]:
-        size["at_sigma_upper"]["plan"] = 17
+        size["at_sigma_upper"]["plan"] = 33
     assert refused(terms, value) == ["seeds"]
     for size in value["sample_size"]:
         size["at_sigma_upper"] = None

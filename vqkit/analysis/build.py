@@ -26,10 +26,16 @@ def build(loaded, csv):
     status = guardrails.combined(guards, (len(labels) - 1, len(loaded.marks)))
     assessed = decide.assess(candidates, status, labels[1:], plan)
     lost = [seed for s, seed in enumerate(loaded.seeds) if loaded.imputed[0, s]]
+    there = len(contract.seeds("confirmatory"))
+
+    def fits(metric, t):
+        ways = _sample_size(candidates.effects[metric], loaded, t, plan)["at_sigma_upper"]
+        return ways is not None and ways["plan"] <= there
+
     if prescribed:
         decision = decide.prescribed(prescribed, assessed)
     else:
-        decision = decide.decide(family, status, labels[1:], plan, assessed)
+        decision = decide.decide(family, status, labels[1:], plan, assessed, fits)
     decide.note_lost(decision, lost)
     values = {metric: loaded.values[metric] for metric in plan["metrics"]}
     largest, found, compared = decide.rank_reversals(values, loaded.marks, labels)
@@ -38,7 +44,7 @@ def build(loaded, csv):
     sizes = [_sample_size(one, loaded, at, plan) for one in candidates.effects.values()]
     for size in sizes:
         if size["metric"] == decision["primary_metric"]:
-            decide.note_seeds(decision, size, len(contract.seeds("confirmatory")), plan)
+            decide.note_seeds(decision, size, there, plan)
     value = {
         "schema": "vqkit.calibration/1",
         "campaign": {

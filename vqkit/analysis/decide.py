@@ -3,8 +3,8 @@
 A mark is *responsive* for a metric when the metric is neither tied, floored nor at its ceiling there, at least one arm
 improves it and at least one worsens it, each detected over the whole family and with the same sign on every seed, and
 the improving arm keeps its guardrails. The budget is the smallest responsive mark; the primary metric is the
-candidate with the larger standardized effect there. Where no mark is responsive the answer is a refusal that says
-what to change.
+candidate with the larger standardized effect there, among those whose trial the contract's evaluation seeds suffice
+for, if there is one. Where no mark is responsive the answer is a refusal that says what to change.
 """
 
 import math
@@ -56,8 +56,13 @@ def assess(family, guard_status, labels, plan):
     return records
 
 
-def decide(family, guard_status, labels, plan, assessed=None):
-    """The decision as plain data; see ``calibration.DECISION`` for its closed form, less the rank reversals."""
+def decide(family, guard_status, labels, plan, assessed=None, fits=lambda metric, t: True):
+    """The decision as plain data; see ``calibration.DECISION`` for its closed form, less the rank reversals.
+
+    Args:
+        family, guard_status, labels: as ``assess`` takes them; ``assessed`` what it returned, if it was called already.
+        fits: function of a candidate and the number of a mark: whether there are evaluation seeds enough for its trial.
+    """
     assessed = assess(family, guard_status, labels, plan) if assessed is None else assessed
     responsive = {metric: [] for metric in family.effects}
     for record in assessed:
@@ -75,7 +80,7 @@ def decide(family, guard_status, labels, plan, assessed=None):
     }
     marks = sorted(mark for found in responsive.values() for mark in found)
     if marks:
-        _choose(decision, family, assessed, marks[0], labels)
+        _choose(decision, family, assessed, marks[0], labels, fits)
     else:
         _refuse(decision, family, assessed, plan)
     return decision
@@ -183,12 +188,13 @@ def _ahead(values_AS):
     return ahead
 
 
-def _choose(decision, family, assessed, mark, labels):
+def _choose(decision, family, assessed, mark, labels, fits):
     """Fill in budget, primary metric and known arms."""
     t = family.marks.index(mark)
     here = {one["metric"]: one for one in assessed if one["mark"] == mark and one["responsive"]}
     strength = {metric: max(record["sensitivity"].values()) for metric, record in here.items()}
-    primary = max(strength, key=strength.get)  # the first of the contract where they are equal
+    fitting = [metric for metric in strength if fits(metric, t)]
+    primary = max(fitting or strength, key=strength.get)  # the first of the contract where they are equal
     known = here[primary]
     decision.update(
         status="calibrated",
@@ -208,8 +214,12 @@ def _choose(decision, family, assessed, mark, labels):
         ranking = ", ".join(
             f"{metric} {strength[metric]:.2f}" for metric in sorted(strength, key=lambda m: -strength[m])
         )
-        text = f"{primary} has the largest standardized effect, |mean| / √(sd² + (δ_min/2)²): {ranking}"
-        decision["reasons"].append(_reason("more_sensitive", text, primary, mark))
+        if strength[primary] == max(strength.values()):
+            text = f"{primary} has the largest standardized effect, |mean| / √(sd² + (δ_min/2)²): {ranking}"
+            decision["reasons"].append(_reason("more_sensitive", text, primary, mark))
+        else:
+            text = f"only a trial judged by {_list(fitting)} fits the contract's evaluation seeds; effects: {ranking}"
+            decision["reasons"].append(_reason("fits_seeds", text, primary, mark))
     one = family.effects[primary]
     turned = [
         label

@@ -39,6 +39,7 @@ def reasons(value):
             "below_delta_min",
             "prescribed",
             "too_few_seeds",
+            "fits_seeds",
         )  # these speak of the decision, not of a metric
         lines.append(f"{' and '.join(named)}: {text}" if named and not chosen else text)
     return lines

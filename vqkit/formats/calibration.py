@@ -16,7 +16,7 @@ NAME_ON_DISK = "calibration.json"
 STATUSES = ("calibrated", "refused", "confirmatory")  # the last: budget and metric were prescribed by another one
 REASONS = (
     "budget", "only_metric", "more_sensitive", "below_delta_min", "reversed_later", "imputed_reference", "prescribed",
-    "too_few_seeds",
+    "too_few_seeds", "fits_seeds",
     "underpowered", "tied", "floor", "ceiling", "guardrail", "no_better_arm", "no_worse_arm", "never_together",
 )  # fmt: skip
 CHANGES = ("add_seeds", "train_longer", "other_metric", "weaker_arms", "stronger_arms", "check_arms")
