@@ -139,7 +139,8 @@ def main(argv):
     hosts = {"drive": replace(HOST, worker=told), "train": Host()}
     if argv and argv[0] in hosts:
         options, contract, data = argv[1:]
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGINT):  # a job that a shell put into the background ignores SIGINT
+            signal.signal(number, signal.default_int_handler)
         return command.sweep(json.loads(options), Contract(json.loads(contract)), Path(data), host=hosts[argv[0]])
     return worker.main(argv, HOST)
 
