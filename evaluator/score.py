@@ -57,18 +57,22 @@ def score_campaign(folder, held, *, level="V3", final=False):
     Raises:
         VerificationFailed: when the campaign contradicts itself, or an existing score is not what was computed.
         Incomplete: E_CAMPAIGN_INCOMPLETE for cells without an outcome; what could be scored has been.
-        Refused: E_FROZEN when a cell that was frozen as lost has a manifest now; E_VERIFIER_INPUT when the verifier
-            holds another source, dataset or contract than the whole campaign names: frozen scores can't be made again,
-            so that a wrong checkout must not fail every cell.
+        Refused: E_FROZEN when a cell that was frozen as lost has a manifest now, or the ledger says that other scores
+            were frozen; E_VERIFIER_INPUT when the verifier holds another source, dataset or contract than the whole
+            campaign names: frozen scores can't be made again, so that a wrong checkout must not fail every cell.
     """
     plan, data = campaign.read(folder, campaign.CAMPAIGN)
     raise_all(VerificationFailed, _contradictions(plan))
     raise_all(Refused, _foreign(plan, held))
     folders = (campaign.RUNS, campaign.SCORES, campaign.EXHIBITS)
-    links = [name for name in folders if (folder / name).is_symlink()]
+    odd = {name: folder / name for name in folders if os.path.lexists(folder / name)}
     raise_all(
         VerificationFailed,
-        [Problem(code="E_VERIFY", where=name, expected="a folder", found="a link") for name in links],
+        [
+            Problem(code="E_VERIFY", where=name, expected="a folder", found="a link" if path.is_symlink() else "a file")
+            for name, path in odd.items()
+            if path.is_symlink() or not path.is_dir()
+        ],
     )
     frozen = campaign.read(folder, campaign.FROZEN)[0] if (folder / campaign.FROZEN).exists() else None
     events = campaign.ledger_events(folder)
@@ -103,6 +107,9 @@ def score_campaign(folder, held, *, level="V3", final=False):
     setting = exhibit.setting(verdicts.values(), images)
     frozen = _frozen(data, scores, encoded, setting)
     text = campaign.encode(campaign.FROZEN, frozen)
+    before = [event["detail"].get("digest") for event in events if event["event"] == "frozen"]
+    if before and before[0] != _digest(text):
+        raise Refused("E_FROZEN", str(folder), f"the scores that were frozen first, {before[0]}", _digest(text))
     _write_all({folder / campaign.SETTING: setting, folder / campaign.FROZEN: text})
     _log(folder, events, [("frozen", None, _digest(text))])
     return frozen, [problem for verdict in verdicts.values() for problem in verdict.failures()]
@@ -181,6 +188,8 @@ def _verdicts(folder, plan, held, lost, level):
         run_id = cell["run_id"]
         if run_id not in lost:
             verdict = climb(folder / campaign.RUNS / run_id, held, level=level, expect=_expected(plan, cell))
+            if None in lost.values():
+                verdict.exhibit = None  # a cell has no outcome yet: nobody who may retry sees more than scores
             problems += _keep(verdict, exhibits / f"{run_id}.json")
             verdicts[run_id] = verdict
     raise_all(VerificationFailed, problems)

@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections import deque
 from dataclasses import dataclass
@@ -45,12 +46,14 @@ class Watch:
 
     ``failed``: run id → detail of its failure; ``recorded``: run id → outcome of each seal; ``holders``: run id →
     (lock of the driver or task, pid) of the worker that claimed it last, as long as nothing is recorded of how that
-    ended; ``seconds`` that the last cells took. ``listener`` is called with each new event.
+    ended; ``seconds`` that the last cells took; ``frozen`` whether scores were, whatever became of the file.
+    ``listener`` is called with each new event.
     """
 
     def __init__(self, folder):
         self.path, self.offset = folder / campaign.LEDGER, 0
         self.failed, self.holders, self.recorded, self.seconds = {}, {}, {}, deque(maxlen=RECENT)
+        self.frozen = False
         self.listener = None
 
     def refresh(self):
@@ -79,6 +82,7 @@ class Watch:
             self.recorded.pop(run_id, None)
         if name in ("failed", "sealed", "retried"):
             self.holders.pop(run_id, None)
+        self.frozen = self.frozen or name == "frozen"
 
 
 class Open:
@@ -166,7 +170,9 @@ def reports(folder, run_ids):
     found = {}
     for run_id in run_ids:
         with contextlib.suppress(FileNotFoundError, ValueError):
-            found[run_id] = json.loads((folder / CLAIMS / run_id).read_bytes())
+            told = json.loads((folder / CLAIMS / run_id).read_bytes())
+            if isinstance(told, dict) and told.keys() == {"epoch", "epochs", "images_per_second"}:
+                found[run_id] = told
     return found
 
 
@@ -197,6 +203,8 @@ def remove_work(folder, run_ids=None):
     """Remove private folders that nobody works in: those of ``run_ids``, whose locks the caller holds, or all stale."""
     for path in sorted((folder / WORK).iterdir()):
         run_id = path.name.partition(".")[0]
+        if not re.match(run.RUN_ID["pattern"], run_id):
+            continue  # not a cell's: a file that a network file system keeps
         if run_ids is not None and run_id in run_ids:
             shutil.rmtree(path)
         elif run_ids is None:
@@ -290,14 +298,21 @@ def running(folder, watch):
     return sorted(run_id for run_id in watch.holders if is_held(folder, run_id))
 
 
+def require_open(folder):
+    """Raise ``Refused`` (E_FROZEN) when scores were frozen, be the file there or not."""
+    watch = Watch(folder)
+    watch.refresh()
+    if watch.frozen or (folder / campaign.FROZEN).exists():
+        raise Refused("E_FROZEN", str(folder), "a campaign whose scores are not frozen", campaign.FROZEN)
+
+
 def set_aside(folder, found):
     """Make failed cells missing again, each attempt kept as DIR/attempts/RUN_ID.N; returns their run ids.
 
     Raises:
         Refused: E_FROZEN when the scores are frozen: what they say about a failed cell stays so.
     """
-    if (folder / campaign.FROZEN).exists():
-        raise Refused("E_FROZEN", str(folder), "a campaign whose scores are not frozen", campaign.FROZEN)
+    require_open(folder)
     failed = [run_id for run_id, outcome in found.items() if outcome.state not in ("complete", "missing")]
     (folder / campaign.ATTEMPTS).mkdir(exist_ok=True)
     taken = []

@@ -14,7 +14,7 @@ from runner.sweep import calibrated, cells, definition, local, plan, ray, slurm
 from runner.sweep.estimate import estimate, probe
 from runner.sweep.host import Host
 from runner.sweep.progress import Progress
-from vqkit.errors import ArgumentParser, Incomplete, Refused, RunFailed, UsageError
+from vqkit.errors import ArgumentParser, Incomplete, RunFailed, UsageError
 from vqkit.formats import campaign, canonical, dataset, files
 from vqkit.formats.schema import nearest
 
@@ -146,8 +146,7 @@ def _work(folder, planned, launch, host):
     found = scan(folder, planned)
     complete, failed, missing = cells.count(found)
     if missing:
-        if (folder / campaign.FROZEN).exists():
-            raise Refused("E_FROZEN", str(folder), "a campaign whose scores are not frozen", f"{missing} missing cells")
+        cells.require_open(folder)
         files.replace(folder / LAUNCH, canonical.dumps(launch))
         executor = launch["executor"]
         job = local.Job(
@@ -218,7 +217,7 @@ def state_of(folder, planned):
             for run_id, outcome in found.items()
             if outcome.state not in ("complete", "missing")
         ],
-        "frozen": (folder / campaign.FROZEN).exists(),
+        "frozen": watch.frozen or (folder / campaign.FROZEN).exists(),
         "unblinded": (folder / campaign.UNBLINDED).exists(),
     }
 
@@ -231,7 +230,7 @@ def _speed(planned, reports, seconds, missing):
     if not reports or not (seconds or begun):
         return round(speed, 1), None
     one = statistics.fmean(seconds) if seconds else images * len(begun) / speed
-    done = sum(at["epoch"] / at["epochs"] for at in reports.values())
+    done = sum(at["epoch"] / max(1, at["epochs"]) for at in reports.values())
     return round(speed, 1), round((missing - done) * one / len(reports), 1)
 
 
@@ -260,6 +259,6 @@ def _print_estimate(terms, cost, slots):
         print(f"  {arm.label:<32}  {', '.join(changes) or 'reference'}")
     print(f"{cost['arms']} arms × {cost['seeds']} seeds = {cost['cells']} cells, marks {list(terms.sweep.marks)}")
     print(f"{cost['epochs']:,} epochs, {cost['images']:,} training images")
-    print(
-        f"about {cost['seconds'] / 60:,.1f} minutes in {slots} slots, {cost['disk_bytes'] / 2**20:,.0f} MiB of evidence"
-    )
+    known = cost["reason"] is None
+    took = f"about {cost['seconds'] / 60:,.1f} minutes" if known else f"time unknown (a probe ended {cost['reason']})"
+    print(f"{took} in {slots} slots, {cost['disk_bytes'] / 2**20:,.0f} MiB of evidence")

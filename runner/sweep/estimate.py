@@ -7,30 +7,39 @@ import time
 from pathlib import Path
 
 from vqkit.formats import run
+from vqkit.formats.contract import Contract
 
 _BYTES = {"uint8": 1, "uint16": 2, "uint32": 4, "float32": 4}
 _FILE_OVERHEAD = 4096  # headers, plan, manifest: small against the arrays
 
 
 def probe(terms, host, data):
-    """Train the reference to its first mark behind 0, in a temporary folder that is removed again.
+    """Train the reference to its first mark behind 0; returns what ``timed`` does."""
+    marks = sorted({0, min((mark for mark in terms.sweep.marks if mark), default=0)})
+    artifact = terms.sweep.arms[0].checked.raw.decode()
+    numbers = terms.sweep.seeds[0], marks, terms.device, terms.threads
+    return host.probe(terms.contract.spec, artifact, terms.phase, *numbers, str(data))
+
+
+def timed(execute, spec, artifact, phase, seed, marks, device, threads, data):
+    """Train to the last mark in a temporary folder that is removed again. Arguments but the first are plain data.
 
     Returns:
-        (seconds for one epoch, seconds for everything else in a run).
+        [seconds for one epoch, seconds for everything else in a run, None or why it did not complete].
     """
-    marks, seconds = tuple(sorted({0, min((mark for mark in terms.sweep.marks if mark), default=0)})), []
+    contract, seconds = Contract(spec), []
     began, scratch = time.monotonic(), Path(tempfile.mkdtemp(prefix="vqkit-probe-"))
     try:
-        host.execute(
-            lambda event: seconds.append(terms.contract.train_count / event["images_per_second"]),
-            intervention=terms.sweep.arms[0].checked.raw,
-            contract=terms.contract,
-            phase=terms.phase,
-            seed=terms.sweep.seeds[0],
-            marks=marks,
-            device=terms.device,
-            threads=terms.threads,
-            data=data,
+        terminal = execute(
+            lambda event: seconds.append(contract.train_count / event["images_per_second"]),
+            intervention=artifact.encode(),
+            contract=contract,
+            phase=phase,
+            seed=seed,
+            marks=tuple(marks),
+            device=device,
+            threads=threads,
+            data=Path(data),
             out=scratch / "run",
             run_id=f"run-{0:016x}",
             salt=bytes(32),
@@ -38,8 +47,8 @@ def probe(terms, host, data):
         )
     finally:
         shutil.rmtree(scratch)
-    fastest = min(seconds, default=0.0)
-    return fastest, max(0.0, time.monotonic() - began - sum(seconds))
+    reason = None if terminal["state"] == "complete" else f"{terminal['state']}: {terminal['reason']}"
+    return [min(seconds, default=0.0), max(0.0, time.monotonic() - began - sum(seconds)), reason]
 
 
 def evidence_bytes(contract, marks):
@@ -50,8 +59,8 @@ def evidence_bytes(contract, marks):
     return of_mark * len(marks) + steps + _FILE_OVERHEAD * (2 * len(marks) + 5)
 
 
-def estimate(terms, slots, seconds_per_epoch, overhead_seconds):
-    """The cost of a campaign as plain data."""
+def estimate(terms, slots, seconds_per_epoch, overhead_seconds, reason):
+    """The cost of a campaign as plain data; ``seconds`` is None, and ``reason`` says why, where the probe failed."""
     cell_count = len(terms.sweep.arms) * len(terms.sweep.seeds)
     epochs = max(terms.sweep.marks) * cell_count
     cell_seconds = max(terms.sweep.marks) * seconds_per_epoch + overhead_seconds
@@ -61,6 +70,7 @@ def estimate(terms, slots, seconds_per_epoch, overhead_seconds):
         "cells": cell_count,
         "epochs": epochs,
         "images": epochs * terms.contract.train_count,
-        "seconds": round(math.ceil(cell_count / slots) * cell_seconds, 1),
+        "seconds": round(math.ceil(cell_count / slots) * cell_seconds, 1) if reason is None else None,
+        "reason": reason,
         "disk_bytes": cell_count * evidence_bytes(terms.contract, terms.sweep.marks),
     }

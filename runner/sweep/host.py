@@ -25,6 +25,13 @@ def execute(progress, **request):
     return execute_request(Request(**request), progress)
 
 
+def probe(*request):
+    """What ``estimate.timed`` says of one short run here."""
+    from runner.sweep.estimate import timed
+
+    return timed(execute, *request)
+
+
 def environment(device, threads):
     """The facts of the environment that a cell would run in here; pins the process as a run does."""
     from runner.environment import environment as facts
@@ -50,6 +57,7 @@ class Host:
     """
 
     execute: Callable = execute
+    probe: Callable = probe
     environment: Callable = environment
     source: Callable = source.listing
     cuda_devices: Callable = cuda_devices

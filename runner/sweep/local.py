@@ -70,7 +70,7 @@ def driver_lock():
 @contextlib.contextmanager
 def held(folder, lock):
     """Hold a lock of a name that is new, and remove it at the end, which says that nothing was left behind."""
-    with cells.claim(folder, lock):
+    with cells.claim(folder, lock, wait=True):  # somebody may look at it just now
         try:
             yield lock
         finally:

@@ -31,7 +31,7 @@ class Standby:
 
     def __init__(self, host, count=1):
         self.worker = host.worker
-        answers = {"environment": self.environment, "cuda_devices": self.cuda_devices}
+        answers = {"environment": self.environment, "cuda_devices": self.cuda_devices, "probe": self.probe}
         self.host = replace(host, **answers, take=self.take, dismiss=self.dismiss)
         self.ready = []
         self.start(count)
@@ -70,6 +70,10 @@ class Standby:
     def environment(self, device, threads):
         """The facts of the environment here, as ``host.environment`` gives them."""
         return self._ask("environment", device, threads)
+
+    def probe(self, *request):
+        """How long a short run takes, as ``host.probe`` says, in a process where nothing else was loaded."""
+        return self._ask("probe", *request)
 
     def cuda_devices(self):
         """How many CUDA devices there are."""

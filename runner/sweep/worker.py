@@ -102,6 +102,11 @@ class Worker:
             return False
         return True
 
+    def _is_mine(self, run_id):
+        """Whether the ledger still has this worker at the cell."""
+        self.watch.refresh()
+        return self.watch.holders.get(run_id) == (self.driver, os.getpid())
+
     def _train(self, cell):
         """Train, seal, check and publish one cell whose lock is held; returns the state in which it ended."""
         run_id, started = cell["run_id"], time.monotonic()
@@ -111,22 +116,29 @@ class Worker:
         self.say(event="claimed", run_id=run_id)
         cells.report(self.folder, run_id, 0, max(self.plan["marks"]), 0.0)
         work = cells.work_folder(self.folder, run_id)
-        with _logged(cells.log_path(self.folder, run_id)):
-            terminal = self.host.execute(
-                lambda at: cells.report(self.folder, run_id, at["epoch"], at["epochs"], at["images_per_second"]),
-                intervention=self.proposals[self.arm_of[run_id]],
-                contract=self.contract,
-                phase=self.plan["phase"],
-                seed=cell["seed"],
-                marks=tuple(self.plan["marks"]),
-                device=self.plan["device"],
-                threads=self.plan["threads"],
-                data=self.data,
-                out=work,
-                run_id=run_id,
-                salt=self.salt,
-                budget_seconds=self.budget_seconds,
-            )
+        try:
+            with _logged(cells.log_path(self.folder, run_id)):
+                terminal = self.host.execute(
+                    lambda at: cells.report(self.folder, run_id, at["epoch"], at["epochs"], at["images_per_second"]),
+                    intervention=self.proposals[self.arm_of[run_id]],
+                    contract=self.contract,
+                    phase=self.plan["phase"],
+                    seed=cell["seed"],
+                    marks=tuple(self.plan["marks"]),
+                    device=self.plan["device"],
+                    threads=self.plan["threads"],
+                    data=self.data,
+                    out=work,
+                    run_id=run_id,
+                    salt=self.salt,
+                    budget_seconds=self.budget_seconds,
+                )
+        except Rejected:
+            if self._is_mine(run_id):
+                raise
+        if not self._is_mine(run_id):  # given up for lost while this process was stopped
+            cells.remove_work(self.folder, {run_id})
+            return "lost"
         self._require_planned(cell, work)
         if cells.publish(self.folder, run_id, work):
             seconds = round(time.monotonic() - started, 3)

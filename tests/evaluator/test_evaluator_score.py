@@ -150,6 +150,38 @@ def test_only_complete_verified_runs_have_an_exhibit(planned, held):
     assert [("exhibit" in score_of(folder, run_id)["digests"]) for run_id in ids] == [False, False, *[True] * 4]
 
 
+def test_while_a_cell_has_no_outcome_there_are_scores_and_no_exhibits(planned, held):
+    """A training curve gives the arm away to a person, who must not decide by it what to try again."""
+    folder = planned()
+    shutil.rmtree(folder / campaign.RUNS / cells(folder)[0]["run_id"])
+    with pytest.raises(Incomplete):
+        score_campaign(folder, held)
+    assert len(list((folder / campaign.SCORES).iterdir())) == 5
+    assert not (folder / campaign.EXHIBITS).exists()
+
+
+def test_scores_are_frozen_once_whatever_becomes_of_the_file(planned, held):
+    folder = planned()
+    score_campaign(folder, held)
+    ids = [cell["run_id"] for cell in cells(folder)]
+    for path in (campaign.FROZEN, f"{campaign.SCORES}/{ids[0]}.json", f"{campaign.EXHIBITS}/{ids[0]}.json"):
+        (folder / path).unlink()
+    shutil.rmtree(folder / campaign.RUNS / ids[0])
+    with pytest.raises(Refused) as caught:
+        score_campaign(folder, held, final=True)
+    assert caught.value.codes == ("E_FROZEN",)
+    assert not (folder / campaign.FROZEN).exists()
+
+
+@pytest.mark.parametrize("name", [campaign.SCORES, campaign.EXHIBITS])
+def test_a_file_where_a_folder_belongs(planned, held, name):
+    folder = planned()
+    (folder / name).write_bytes(b"")
+    with pytest.raises(VerificationFailed) as caught:
+        score_campaign(folder, held)
+    assert [(problem.where, problem.found) for problem in caught.value.problems] == [(name, "a file")]
+
+
 @pytest.mark.parametrize("name", ["exhibit", "setting"])
 def test_a_changed_exhibit_is_an_error(planned, held, name):
     folder = planned()

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import tracemalloc
 
 import fuzz
 import pytest
@@ -52,6 +53,17 @@ def test_reports_every_fault_at_once():
         canonical.loads(b'{"a": NaN, "b": {"c": 1, "c": -0.0}, "d": "\\udc00", "e": [1e999]}')
     expected = ("E_JSON_NUMBER", "E_JSON_DUPLICATE_KEY", "E_JSON_NUMBER", "E_JSON_STRING", "E_JSON_NUMBER")
     assert caught.value.codes == expected
+
+
+def test_a_long_string_takes_no_more_memory_than_a_few_copies():
+    """A regular expression that remembers every step of its way takes a hundred bytes for each."""
+    data = b'"' + b"A" * (4 << 20) + b'"'
+    tracemalloc.start()
+    try:
+        assert len(canonical.loads_canonical(data, max_bytes=8 << 20)) == 4 << 20
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_size_is_bounded_before_parsing():

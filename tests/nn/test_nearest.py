@@ -93,6 +93,14 @@ def test_ties_of_different_codes(search):
 
 
 @CPU_WAYS
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_squares_beyond_float32(search, scale):
+    """Squared distances of 1e-60 vanish in float32, those of 1e60 overflow."""
+    latents, codes = scale * random(90, 8), scale * random(300, 8, seed=1)
+    assert torch.equal(search(latents, codes), brute_force(latents / scale, codes / scale))
+
+
+@CPU_WAYS
 def test_a_collapsed_codebook(search):
     assert search(random(600, 8), random(1, 8, seed=1).expand(300, 8)).unique().tolist() == [0]
 
@@ -229,7 +237,7 @@ torch.manual_seed(0)
 wrong = {}
 def check(name, latents, codes):
     direct = [(z - codes.double()).square().sum(1).nan_to_num(torch.inf, torch.inf).argmin() for z in latents.double()]
-    found = nearest_codes_fused(latents, codes, centre_of(codes), relative_slack(codes), TINY)
+    found = nearest_codes_fused(latents, codes, centre_of(codes), relative_slack(codes), TINY[torch.float32])
     wrong[name] = [int((found != torch.stack(direct)).sum()), int((found != nearest_codes_tiled(latents, codes)).sum())]
 for N, K, D in [(5, 1, 3), (9, 2, 1), (65, 130, 32), (40, 128, 64), (64, 64, 16), (30, 70, 33), (20, 65, 70)]:
     for offset in (0, 1e4):

@@ -10,11 +10,13 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from runner.sweep import command, worker
+from runner.sweep.estimate import timed
 from runner.sweep.host import Host
 from vqkit.errors import guarded
 from vqkit.formats import canonical, dataset, digests, files, run
@@ -124,6 +126,7 @@ def data_digest(folder, contract):
 
 HOST = Host(
     execute=execute,
+    probe=partial(timed, execute),
     environment=environment,
     source=source,
     cuda_devices=lambda: 2,

@@ -51,9 +51,9 @@ class Playground:
         temporary.write_text(json.dumps(behaviour))
         os.replace(temporary, self.root / "behaviour.json")
 
-    def sweep(self, **options):
+    def sweep(self, host=fake_runs.HOST, **options):
         """Run the command here."""
-        return command.sweep({**self.options, **options}, self.contract, self.data, host=fake_runs.HOST)
+        return command.sweep({**self.options, **options}, self.contract, self.data, host=host)
 
     def plan(self):
         """Plan without running: the run ids of the cells."""

@@ -12,7 +12,7 @@ import pytest
 from conftest import REPOSITORY
 from playground import Playground, inline
 
-from runner.sweep import cells, command, plan
+from runner.sweep import cells, command, plan, worker
 from runner.sweep.progress import Progress
 from vqkit.errors import Incomplete, Refused, Rejected
 from vqkit.formats import campaign, canonical, digests
@@ -288,6 +288,11 @@ def test_retry_is_refused_before_anything_is_moved(playground):
     with pytest.raises(Refused) as error:
         command.retry([str(playground.out)], host=fake_runs.HOST)
     assert error.value.codes == ("E_FROZEN",)
+    (playground.out / campaign.FROZEN).unlink()
+    campaign.append_event(playground.out, "frozen", None, {"digest": digests.digest("score", b"")})
+    with pytest.raises(Refused) as error:
+        command.retry([str(playground.out)], host=fake_runs.HOST)
+    assert error.value.codes == ("E_FROZEN",), "the ledger remembers"
     assert cells.is_published(playground.out, run_ids[0])
     assert playground.times(run_ids[0]) == 1
     assert playground.sweep() == 0, "a finished campaign is only looked at"
@@ -459,6 +464,39 @@ def test_dry_run_says_what_it_costs_and_writes_nothing(playground, capsys):
     assert "secret-1" in text
     assert "2 slots" in text
     assert not playground.out.parent.exists()
+
+
+def test_dry_run_says_when_a_probe_did_not_complete(playground, capsys):
+    host = replace(fake_runs.HOST, probe=lambda *request: [0.0, 1.0, "invalid: odd modules"])
+    assert playground.sweep(dry_run=True, host=host) == 0
+    assert "time unknown (a probe ended invalid: odd modules) in 2 slots" in capsys.readouterr().out
+
+
+def test_a_cell_that_was_given_up_for_lost_is_not_published(playground):
+    """Its worker was stopped meanwhile, and goes on: what the ledger says of the cell stands."""
+    run_id = playground.plan()[0]
+
+    def execute(progress, **request):
+        terminal = fake_runs.execute(progress, **request)
+        cells.record_failed(playground.out, run_id, "crashed", cells.LOST)
+        return terminal
+
+    order = {"folder": playground.out, "data": playground.data, "driver": "driver-x", "budget_seconds": None}
+    one = worker.Worker(order, replace(fake_runs.HOST, execute=execute), lambda **event: None)
+    with cells.claim(playground.out, run_id):
+        assert one._train(next(cell for cell in one.plan["cells"] if cell["run_id"] == run_id)) == "lost"
+    assert not cells.is_published(playground.out, run_id)
+    assert not list((playground.out / cells.WORK).iterdir())
+    assert [event["event"] for event in campaign.ledger_events(playground.out)] == ["planned", "claimed", "failed"]
+
+
+def test_what_does_not_belong_into_work_and_claims_is_passed_over(playground):
+    run_id = playground.plan()[0]
+    (playground.out / cells.WORK / ".nfs0001").write_bytes(b"")
+    (playground.out / cells.CLAIMS / run_id).write_text('{"epoch": 1}')
+    assert cells.reports(playground.out, [run_id]) == {}
+    assert playground.sweep() == 0
+    assert (playground.out / cells.WORK / ".nfs0001").exists()
 
 
 class Terminal:

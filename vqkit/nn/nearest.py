@@ -27,7 +27,7 @@ SCORES_PER_TILE = 2**19  # 2 MiB of float32: about what stays in cache between t
 ROWS_PER_TILE = 512  # at least
 DOUBTS_AT_ONCE = 2**20  # numbers of rows that wait to be settled
 SETTLED_AT_ONCE = 2**18  # numbers in one step of `settle`
-TINY = 2.0**-110  # more than what the products lose to underflow
+TINY = {torch.float32: 2.0**-110, torch.float64: 2.0**-1000}  # more than what the products lose to underflow
 
 
 @torch.no_grad()
@@ -50,7 +50,8 @@ def nearest_codes(latents, codes):
         if nearest_triton is None:
             return nearest_codes_float64(latents, codes)
         with torch.cuda.device_of(latents):
-            return nearest_triton.nearest_codes_fused(latents, codes, centre_of(codes), relative_slack(codes), TINY)
+            slack, tiny = relative_slack(codes), TINY[torch.float32]
+            return nearest_triton.nearest_codes_fused(latents, codes, centre_of(codes), slack, tiny)
 
 
 def centre_of(codes):
@@ -70,7 +71,7 @@ def range_of(best, z, slack):
     It is s + 8γ·2(|z|² + |z−ŵ|²) ≥ s + 8γR², and |z−ŵ|² = |z|² + s.
     """
     weights = z.new_full((z.shape[1],), 4 * slack)
-    return torch.addmv(best, z.square(), weights, beta=1 + 2 * slack).add_(TINY)
+    return torch.addmv(best, z.square(), weights, beta=1 + 2 * slack).add_(TINY[z.dtype])
 
 
 def nearest_codes_tiled(latents, codes):
