@@ -219,6 +219,10 @@ def parse_exhibit(data, where):
     """An exhibit from its bytes; raises ``Rejected`` with every problem."""
     value = canonical.loads_canonical(data, where=where, max_bytes=MAX_BYTES)
     raise_all(Rejected, schema.problems(value, EXHIBIT_SCHEMA, where))
+    marks, epochs = [one["mark"] for one in value["samples"]], {len(means) for means in value["curve"].values()}
+    if marks != sorted(set(marks)) or len(epochs) > 1:
+        found = f"marks {marks[:20]}, columns of {sorted(epochs)[:20]}"
+        raise Rejected("E_SCHEMA_VALUE", where, "marks in ascending order, columns of one length", found)
     return value
 
 
