@@ -45,6 +45,9 @@ def sweep(options, contract, data, *, where="sweep", host=None):
     """
     host = host or Host()
     terms = terms_of(options, contract, data, where, host)
+    if terms.calibration:
+        for notice in calibrated.unused(options["sweep"], options["seeds"], options["marks"]):
+            print(f"notice: {notice}", file=sys.stderr)
     executor = options["executor"]
     if executor["name"] not in EXECUTORS:
         found = nearest(executor["name"], EXECUTORS)
@@ -123,7 +126,7 @@ def terms_of(options, contract, data, where, host):
     environment = host.environment(options["device"], options["threads"])
     seeds, marks, prescribed = options["seeds"], options["marks"], None
     if options.get("calibration"):
-        kept = contract, pixels, options["device"], environment, options["phase"], marks
+        kept = contract, pixels, options["device"], environment, options["phase"], seeds, marks
         prescribed = calibrated.read(options["calibration"], *kept)
         seeds = prescribed.seeds if seeds is None else seeds
         marks = prescribed.marks if marks is None else marks

@@ -129,20 +129,22 @@ def require_source(folder, planned, listing):
 
 
 def spent_seeds(folder, planned):
-    """A notice for every campaign beside this confirmatory one that scored some of its seeds in development."""
+    """A notice for every other campaign beside this confirmatory one that scored some of its seeds, in any phase."""
     if planned["phase"] != "confirmatory":
         return
     for path in sorted(folder.parent.glob(f"*/{campaign.CAMPAIGN}")):
+        if path.parent.samefile(folder):
+            continue
         try:
             other, _ = campaign.read(path.parent, campaign.CAMPAIGN)
             events = campaign.ledger_events(path.parent)
         except VqkitError:
-            yield f"{path.parent} can't be read; whether it spent seeds of this campaign is unknown"
+            yield f"{path.parent} can't be read; whether it scored seeds of this campaign is unknown"
             continue
         scored = {event["run_id"] for event in events if event["event"] == "scored"}
         seeds = {cell["seed"] for cell in other["cells"] if cell["run_id"] in scored} & set(planned["seeds"])
-        if other["phase"] == "development" and seeds:
-            yield f"evaluation seeds {', '.join(map(str, sorted(seeds)))} are spent: {path.parent} scored them"
+        if seeds:
+            yield f"evaluation seeds {', '.join(map(str, sorted(seeds)))} were used before: {path.parent} scored them"
 
 
 def _cells(sweep, salt):

@@ -548,4 +548,17 @@ def test_spent_evaluation_seeds_are_reported(playground, capsys):
     playground.contract = type(playground.contract)(spec)
     confirmatory = playground.out.with_name("confirmatory")
     assert playground.sweep(phase="confirmatory", out=str(confirmatory), seeds=[seed]) == 0
-    assert f"evaluation seeds {seed} are spent" in capsys.readouterr().err
+    assert f"evaluation seeds {seed} were used before: {playground.out} scored them" in capsys.readouterr().err
+
+
+def test_seeds_spent_by_another_trial_are_reported_and_by_itself_are_not(playground, capsys):
+    seeds = list(playground.contract.seeds("confirmatory")[:3])
+    playground.options |= {"phase": "confirmatory", "seeds": seeds[:2]}
+    first = playground.out
+    for run_id in playground.plan():
+        campaign.append_event(first, "scored", run_id)
+    second = first.with_name("second")
+    assert playground.sweep(out=str(second), seeds=seeds[1:]) == 0
+    assert f"evaluation seeds {seeds[1]} were used before: {first} scored them\n" in capsys.readouterr().err
+    playground.sweep()
+    assert "were used before" not in capsys.readouterr().err

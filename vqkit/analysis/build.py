@@ -34,6 +34,8 @@ def build(loaded, csv):
 
     if prescribed:
         decision = decide.prescribed(prescribed, assessed)
+    elif loaded.plan["phase"] == "confirmatory":
+        decision = decide.unprescribed(assessed)
     else:
         decision = decide.decide(family, status, labels[1:], plan, assessed, fits)
     decide.note_lost(decision, lost)

@@ -126,13 +126,27 @@ def prescribed(calibration, assessed):
     mark, metric = calibration["budget_mark"], calibration["primary_metric"]
     here = next(one for one in assessed if (one["metric"], one["mark"]) == (metric, mark))
     text = f"{metric} at epoch {mark} was prescribed before the first run, by calibration {calibration['digest']}"
-    responsive = {record["metric"]: [] for record in assessed}
-    for record in assessed:
-        responsive[record["metric"]] += [record["mark"]] * record["responsive"]
     return {
         "status": "confirmatory", "budget_mark": mark, "primary_metric": metric,
         "reasons": [_reason("prescribed", text, metric, mark)], "known_better": here["better"],
-        "known_worse": here["worse"], "responsive_marks": responsive, "what_to_change": [],
+        "known_worse": here["worse"], "responsive_marks": _responsive(assessed), "what_to_change": [],
+    }  # fmt: skip
+
+
+def unprescribed(assessed):
+    """The decision of a confirmatory campaign that no calibration prescribed anything to: none.
+
+    Budget and metric that were chosen on the evaluation seeds would be confirmed by the data that chose them.
+
+    Args:
+        assessed: as ``assess`` returns it.
+    """
+    reason = "budget and metric of a confirmatory campaign are prescribed before its first run; here they were not"
+    change = "plan the trial from a calibration: calibration=FILE"
+    return {
+        "status": "refused", "budget_mark": None, "primary_metric": None,
+        "reasons": [_reason("not_prescribed", reason)], "known_better": [], "known_worse": [],
+        "responsive_marks": _responsive(assessed), "what_to_change": [_change("plan_from_calibration", change)],
     }  # fmt: skip
 
 
@@ -304,6 +318,14 @@ def _refuse_open(decision, changes, metric, one, mine, family, plan):
                 changes["add_seeds"] = _change("add_seeds", text, wanted)
         text = f"add arms with stronger levels in the direction that is missing ({_list(missing)})"
         changes.setdefault("stronger_arms", _change("stronger_arms", text))
+
+
+def _responsive(assessed):
+    """metric → the marks at which it responds."""
+    found = {record["metric"]: [] for record in assessed}
+    for record in assessed:
+        found[record["metric"]] += [record["mark"]] * record["responsive"]
+    return found
 
 
 def _reason(code, text, metric=None, mark=None):

@@ -98,7 +98,7 @@ def markdown(view, drawings, bound):
 
 
 def _is_trial(view):
-    return view.value["decision"]["status"] == "confirmatory"
+    return view.value["campaign"]["phase"] == "confirmatory"
 
 
 def _kind(view):

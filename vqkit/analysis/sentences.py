@@ -7,7 +7,11 @@ def decision(value):
     lost = f"{cells['failed']} failed, {cells['missing']} missing"
     counts = f"{cells['complete']} of {cells['planned']} cells complete, {lost}"
     if chosen["status"] == "refused":
-        return f"Refused ({counts}): no mark can be shown to tell interventions apart."
+        found = {
+            "development": "no mark can be shown to tell interventions apart",
+            "confirmatory": "a confirmatory campaign doesn't choose the budget and the metric that it is judged by",
+        }
+        return f"Refused ({counts}): {found[value['campaign']['phase']]}."
     asked = f"{chosen['primary_metric']} at epoch {chosen['budget_mark']}"
     if chosen["status"] == "confirmatory":
         verdicts = ", ".join(

@@ -18,8 +18,11 @@ REASONS = (
     "budget", "only_metric", "more_sensitive", "below_delta_min", "reversed_later", "imputed_reference", "prescribed",
     "too_few_seeds", "fits_seeds",
     "underpowered", "tied", "floor", "ceiling", "guardrail", "no_better_arm", "no_worse_arm", "never_together",
+    "not_prescribed",
 )  # fmt: skip
-CHANGES = ("add_seeds", "train_longer", "other_metric", "weaker_arms", "stronger_arms", "check_arms")
+CHANGES = (
+    "add_seeds", "train_longer", "other_metric", "weaker_arms", "stronger_arms", "check_arms", "plan_from_calibration",
+)  # fmt: skip
 VERDICTS = ("detected", "equivalent", "inconclusive", "underpowered", "void_floor", "void_ceiling")
 GUARDRAIL_STATUSES = ("ok", "inconclusive", "broken")  # from best to worst
 STANCES = ("supported", "contradicted", "inconclusive")
