@@ -39,6 +39,9 @@ def main(argv):
         return 0
     if command not in COMMANDS:
         raise UsageError("E_USAGE", "python -m runner", f"one of {', '.join(COMMANDS)}", command or "nothing")
+    if command in ("run", "sweep") and {"--help", "-h"} & set(rest):
+        print(USAGE)
+        return 0
     return COMMANDS[command](rest)
 
 
