@@ -27,6 +27,7 @@ SWEEP_OPTIONS = (
     "budget_seconds", "dry_run", "calibration",
 )  # fmt: skip
 TEXT = ("intervention", "data", "root", "out", "calibration")  # paths: taken as they are, outside Hydra's grammar
+OPEN = "executor.additional_parameters"  # takes keys that configs/ does not have
 ALIASES = {
     "lr": "training.learning_rate",
     "codebook_size": "model.codes",
@@ -70,7 +71,7 @@ def options(arguments, allowed, beside=()):
         elif name in TEXT or (name == "sweep" and value.endswith((".yaml", ".yml"))):
             texts[name] = value
         else:
-            overrides.append(argument)
+            overrides.append(f"++{argument}" if name.startswith(OPEN) else argument)
     raise_all(Refused, frozen)
     raise_all(UsageError, unknown)
     composed = _compose(overrides) | texts

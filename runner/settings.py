@@ -68,9 +68,8 @@ def executor_problems(executor):
     if name not in EXECUTORS:
         expected = f"one of {', '.join(EXECUTORS)}"
         return [Problem(code="E_CONFIG", where="executor.name", expected=expected, found=nearest(str(name), EXECUTORS))]
-    missing = [key for key in EXECUTORS[name] if key not in executor]
-    if missing:
-        found = f"executor.name={name} without {', '.join(missing)}"
+    if {"name", *EXECUTORS[name]} != executor.keys():
+        found = f"executor.name={name} with {', '.join(key for key in executor if key != 'name')}"
         return [Problem(code="E_CONFIG", where="executor", expected=f"executor={name}", found=found)]
     found = problems(executor, EXECUTORS[name], prefix="executor.")
     if not found and name == "slurm" and executor["time_minutes"] * 60 <= executor["timeout_seconds"]:
