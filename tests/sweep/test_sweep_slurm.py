@@ -200,6 +200,7 @@ class Endless:
     def submit(self, count):
         self.waiting += count
         self.submitted += count
+        assert self.submitted < 50, "for ever"
 
     def ended(self):
         self.waiting, ended = 0, self.waiting
