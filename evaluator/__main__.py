@@ -37,7 +37,6 @@ def verify(options):
 
 def reproduce_run(options):
     """Retrain and compare (V5); exit 6 when the evidence is another, 7 when it could not be retrained."""
-    print(f"{options.run.name}: retraining opens sealed/, so that this run is blind no longer", file=sys.stderr)
     verdict = reproduce.reproduce(
         options.run, _held(options, options.run), device=options.device, python=options.python
     )

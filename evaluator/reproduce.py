@@ -53,7 +53,8 @@ def reproduce(run_dir, held, *, device=None, python=sys.executable):
 
 
 def retrain(run_dir, held, out, device, python):
-    """Let the runner repeat the run into ``out``; why it did not, in words, or None."""
+    """Let the runner repeat the run into ``out``, saying what that opens; why it did not, in words, or None."""
+    print(f"{run_dir.name}: retraining opens {run.REVEAL}, so that this run is blind no longer", file=sys.stderr)
     command = [python, "-m", "runner", "repeat", os.path.abspath(run_dir), "--out", out]
     command += ["--data", os.path.abspath(held.data), *(["--device", device] if device else [])]
     try:

@@ -39,6 +39,9 @@ def main(argv):
         return 0
     if command not in COMMANDS:
         raise UsageError("E_USAGE", "python -m runner", f"one of {', '.join(COMMANDS)}", command or "nothing")
+    if command in ("run", "sweep") and {"--help", "-h"} & set(rest):
+        print(USAGE)
+        return 0
     return COMMANDS[command](rest)
 
 
@@ -205,7 +208,7 @@ def _sweep(argv):
         named = dict(argument.split("=", 1) for argument in argv).get("sweep", "calibration")
         where = named if named.endswith((".yaml", ".yml")) else f"configs/sweep/{named}.yaml"
         if chosen["device"] == "cpu" and chosen["executor"]["name"] == "local" and not chosen["dry_run"]:
-            standby.start(command.slots_of(chosen, standby.host))
+            standby.start(min(command.slots_of(chosen, standby.host), os.cpu_count() or 1))
         contract = config.composed_contract(chosen)
         return command.sweep(chosen, contract, data.folder, where=where, host=standby.host)
 

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from runner import settings
 from vqkit.errors import Problem, Refused, UsageError, raise_all
 from vqkit.formats import contract as contracts
 from vqkit.formats.knobs import KNOBS
@@ -26,6 +27,7 @@ SWEEP_OPTIONS = (
     "budget_seconds", "dry_run", "calibration",
 )  # fmt: skip
 TEXT = ("intervention", "data", "root", "out", "calibration")  # paths: taken as they are, outside Hydra's grammar
+OPEN = "executor.additional_parameters"  # takes keys that configs/ does not have
 ALIASES = {
     "lr": "training.learning_rate",
     "codebook_size": "model.codes",
@@ -36,14 +38,20 @@ ALIASES = {
 }
 
 
-def options(arguments, allowed):
+def options(arguments, allowed, beside=()):
     """Compose ``key=value`` arguments into a plain dict of the ``allowed`` options.
+
+    Args:
+        arguments: as on the command line.
+        allowed: ``RUN_OPTIONS`` or ``SWEEP_OPTIONS``.
+        beside: options that the command takes, too, but the caller has taken out; errors name them.
 
     Raises:
         Refused: E_CONTRACT_FROZEN for every argument that would change the contract.
-        UsageError: for every unknown or malformed argument.
+        UsageError: E_USAGE for every unknown or malformed argument; E_CONFIG for every value of another type or range
+            than ``settings`` has it.
     """
-    frozen, unknown, texts, overrides = [], [], {}, []
+    frozen, unknown, texts, overrides, known = [], [], {}, [], (*allowed, *beside)
     base = _base()
     for argument in arguments:
         key, equals, value = argument.partition("=")
@@ -57,19 +65,22 @@ def options(arguments, allowed):
                 )
             )
         elif not equals or name.split(".")[0] not in allowed or key != name:
-            found = nearest(argument, [f"{option}=" for option in allowed])
-            expected = f"key=value with a key of {', '.join(allowed)}"
+            found = nearest(f"{name.split('.')[0]}=", [f"{option}=" for option in known], shown=argument)
+            expected = f"key=value with a key of {', '.join(known)}"
             unknown.append(Problem(code="E_USAGE", where="arguments", expected=expected, found=found))
         elif name in TEXT or (name == "sweep" and value.endswith((".yaml", ".yml"))):
             texts[name] = value
         else:
-            overrides.append(argument)
+            overrides.append(f"++{argument}" if name.startswith(OPEN) else argument)
     raise_all(Refused, frozen)
     raise_all(UsageError, unknown)
     composed = _compose(overrides) | texts
     if isinstance(composed["sweep"], str):
         composed["sweep"] = load_yaml(Path(composed["sweep"]))
-    return {key: composed[key] for key in allowed}
+    chosen = {key: composed[key] for key in allowed}
+    executor = settings.executor_problems(chosen["executor"]) if "executor" in chosen else []
+    raise_all(UsageError, settings.problems(chosen) + executor)
+    return chosen
 
 
 def locked_contract(name):
@@ -112,7 +123,7 @@ def _compose(overrides):
     try:
         with initialize_config_dir(str(contracts.CONFIGS), version_base="1.3"):
             return OmegaConf.to_container(compose("config", overrides), resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UsageError("E_CONFIG", "configs", "options that compose", str(error)) from None
 
 

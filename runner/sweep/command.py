@@ -10,15 +10,15 @@ import statistics
 import sys
 from pathlib import Path
 
+from runner import settings
 from runner.sweep import calibrated, cells, definition, local, plan, ray, slurm
 from runner.sweep.estimate import estimate, probe
 from runner.sweep.host import Host
 from runner.sweep.progress import Progress
-from vqkit.errors import ArgumentParser, Incomplete, RunFailed, UsageError
+from vqkit.errors import ArgumentParser, Incomplete, RunFailed, UsageError, raise_all
 from vqkit.formats import campaign, canonical, dataset, files
-from vqkit.formats.schema import nearest
 
-EXECUTORS = {"local": local.run, "slurm": slurm.run, "ray": ray.run}
+EXECUTORS = {"local": local, "slurm": slurm, "ray": ray}
 LAUNCH = "launch.json"  # how the campaign was started last: data, executor and limits, for `retry`; bound by nothing
 
 
@@ -39,7 +39,7 @@ def sweep(options, contract, data, *, where="sweep", host=None):
         people read goes to standard error.
 
     Raises:
-        Rejected, Refused: before anything is written.
+        Rejected, Refused, UsageError: before anything is written.
         RunFailed: E_RUN_CANCELLED when it was interrupted; the same command goes on.
         Incomplete: workers can't be kept alive.
     """
@@ -48,17 +48,14 @@ def sweep(options, contract, data, *, where="sweep", host=None):
     if terms.calibration:
         for notice in calibrated.unused(options["sweep"], options["seeds"], options["marks"]):
             print(f"notice: {notice}", file=sys.stderr)
-    executor = options["executor"]
-    if executor["name"] not in EXECUTORS:
-        found = nearest(executor["name"], EXECUTORS)
-        raise UsageError("E_CONFIG", "executor.name", f"one of {', '.join(EXECUTORS)}", found)
     slots = slots_of(options, host)
-    executor = {**executor, "slots": slots}
+    executor = {**options["executor"], "slots": slots}
     if options["dry_run"]:
         _print_estimate(terms, estimate(terms, slots, *probe(terms, host, data)), slots)
         return 0
     folder = Path(options["out"] or Path("results") / f"{terms.sweep.name}-{contract.name}-{terms.dataset['id']}")
     if not (folder / campaign.CAMPAIGN).is_file():
+        _require_executor(executor)
         plan.create(folder, terms)  # where another process is faster, its plan is the one that counts
     planned = plan.require_same(folder, terms)
     for notice in plan.spent_seeds(folder, planned):
@@ -93,15 +90,25 @@ def retry(argv, host=None):
     parser.add_argument("--data", type=Path, help="the canonical dataset, if it lies elsewhere now")
     parser.add_argument("--slots", type=int, help="default: as many as last time")
     parser.add_argument("--timeout-seconds", type=float, help="for one cell; default: as last time")
+    parser.add_argument("--budget-seconds", type=float, help="of training, for one cell; default: as last time")
     chosen = parser.parse_args(argv)
     host = host or Host()
     planned, _ = campaign.read(chosen.folder, campaign.CAMPAIGN)
     launch = canonical.loads(files.read_once(chosen.folder / LAUNCH, max_bytes=1 << 16), where=LAUNCH)
     launch["data"] = str(chosen.data or launch["data"])
-    given = {"slots": chosen.slots, "timeout_seconds": chosen.timeout_seconds}
-    launch["executor"] |= {key: value for key, value in given.items() if value is not None}
+    given = {"slots": chosen.slots, "timeout_seconds": chosen.timeout_seconds, "budget_seconds": chosen.budget_seconds}
+    given = {key: value for key, value in given.items() if value is not None}
+    rules = {f"--{key.replace('_', '-')}": rule for key, rule in (settings.OPTIONS | settings.LOCAL).items()}
+    flags = {f"--{key.replace('_', '-')}": value for key, value in given.items()}
+    raise_all(UsageError, settings.problems(flags, rules, code="E_USAGE"))
+    launch["budget_seconds"] = given.pop("budget_seconds", launch["budget_seconds"])
+    launch["executor"] |= given
+    raise_all(UsageError, settings.executor_problems(launch["executor"]))
     plan.require_here(chosen.folder, planned, Path(launch["data"]), host)
-    taken = cells.set_aside(chosen.folder, _look(chosen.folder, planned)[0])
+    found = _look(chosen.folder, planned)[0]
+    if cells.count(found)[0] < len(found):
+        _require_executor(launch["executor"])
+    taken = cells.set_aside(chosen.folder, found)
     kept = f"what they left is in {chosen.folder / campaign.ATTEMPTS}" if taken else "none failed"
     print(f"{len(taken)} cells are tried again; {kept}", file=sys.stderr)
     return _work(chosen.folder, planned, launch, host)
@@ -144,12 +151,18 @@ def terms_of(options, contract, data, where, host):
     )
 
 
+def _require_executor(executor):
+    """Raise ``UsageError`` (E_EXECUTOR) where the executor can't start."""
+    EXECUTORS[executor["name"]].check(executor)
+
+
 def _work(folder, planned, launch, host):
     """Let the executor work if there is work, then say what became of the cells."""
     found = scan(folder, planned)
     complete, failed, missing = cells.count(found)
     if missing:
         cells.require_open(folder)
+        _require_executor(launch["executor"])
         files.replace(folder / LAUNCH, canonical.dumps(launch))
         executor = launch["executor"]
         job = local.Job(
@@ -165,7 +178,7 @@ def _work(folder, planned, launch, host):
         )
         progress = Progress(len(found), complete + failed, failed)
         try:
-            EXECUTORS[executor["name"]](job, host, progress)
+            EXECUTORS[executor["name"]].run(job, host, progress)
         except KeyboardInterrupt as stop:
             done = f"{progress.done} of {len(found)} cells done; the same command goes on from there"
             found = f"an interrupt, {'; '.join([done, *stop.args])}"

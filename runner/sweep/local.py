@@ -1,8 +1,9 @@
 """The local executor: worker processes on this machine, kept running until every cell has an outcome.
 
-An executor is ``run(job, host, progress)``: it returns when no cell of ``job.folder`` is without an outcome, raises
+An executor has ``run(job, host, progress)``: it returns when no cell of ``job.folder`` is without an outcome, raises
 ``KeyboardInterrupt`` when it is asked to stop, and leaves the truth on disk. It never tells a worker which cell to
-take, so any number of executors may work on one campaign, here or elsewhere.
+take, so any number of executors may work on one campaign, here or elsewhere. Its ``check(options)`` raises
+``UsageError`` (E_EXECUTOR) where it can't start, before anything is written.
 """
 
 import contextlib
@@ -38,6 +39,10 @@ class Job:
     timeout_seconds: float
     budget_seconds: float | None = None
     options: dict = field(default_factory=dict)
+
+
+def check(_options):
+    """Nothing but this machine is needed."""
 
 
 def run(job, host, progress, lock=None):

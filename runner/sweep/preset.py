@@ -28,7 +28,7 @@ def choose(argv, host):
     """
     given = {key: value for key, _, value in (argument.partition("=") for argument in argv)}
     kept = [argument for argument in argv if not argument.startswith("preset=")]
-    chosen = config.options(kept, config.SWEEP_OPTIONS)
+    chosen = config.options(kept, config.SWEEP_OPTIONS, beside=("preset",))
     progress = Progress()
     try:
         data = resolve(chosen["data"], Path(chosen["root"]), download=True, progress=progress)

@@ -23,17 +23,27 @@ GRACE_SECONDS = 10.0  # for tasks to end their workers
 CONNECT_SECONDS = 10.0
 
 
+def check(options):
+    """Raise ``UsageError`` (E_EXECUTOR) where Ray is missing, or no cluster is at the address."""
+    if options["address"] is None:
+        _ray()
+        return
+    with _connected(options["address"]):
+        pass
+
+
 def run(job, host, progress):
     """Train every cell of ``job.folder`` that has no outcome, in at most ``job.slots`` Ray tasks.
 
     ``job.options``: ``address`` of the cluster (null: an instance of its own, auto: the one that runs here).
 
     Raises:
-        UsageError: E_EXECUTOR where Ray is missing, or no cluster is at the address.
+        UsageError: E_EXECUTOR as ``check``.
         Refused, Rejected, Incomplete: as ``tasks.follow``.
         KeyboardInterrupt: after the tasks were told to end.
     """
-    with _connected(job) as ray, local.held(job.folder, local.driver_lock()) as lock:
+    own = {"num_cpus": job.threads * job.slots, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
+    with _connected(job.options["address"], own) as ray, local.held(job.folder, local.driver_lock()) as lock:
         queue = _Queue(ray, job, host, lock)
         try:
             tasks.follow(job, progress, queue, TICK_SECONDS)
@@ -92,19 +102,19 @@ def _task(root):
     return work
 
 
-@contextmanager
-def _connected(job):
-    """The module ``ray``, connected to a cluster; disconnected at the end, and stopped where it was started here."""
+def _ray():
     try:
         import ray
     except ImportError:
         raise UsageError("E_EXECUTOR", "executor=ray", "the extra: pip install ray (vqkit[ray])", "no ray") from None
-    own = {
-        "num_cpus": job.threads * job.slots,
-        "object_store_memory": OBJECT_STORE_BYTES,
-        "include_dashboard": False,
-    }
-    address, on_sigterm = job.options["address"], signal.getsignal(signal.SIGTERM)
+    return ray
+
+
+@contextmanager
+def _connected(address, own=None):
+    """The module ``ray``, connected to a cluster; disconnected at the end, and stopped where it was started here, with
+    what is its ``own``."""
+    ray, on_sigterm = _ray(), signal.getsignal(signal.SIGTERM)
     try:
         if address not in (None, "auto"):
             _require_listener(address)

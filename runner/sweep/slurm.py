@@ -19,6 +19,18 @@ JOBS = "jobs"  # what submitit keeps: submitted calls, results, logs
 ATTEMPTS = 20  # at an answer from the scheduler
 
 
+def check(options):
+    """Raise ``UsageError`` (E_EXECUTOR) where submitit or Slurm is missing."""
+    try:
+        import submitit  # noqa: F401
+    except ImportError:
+        raise UsageError(
+            "E_EXECUTOR", "executor=slurm", "the extra: pip install submitit (vqkit[slurm])", "no submitit"
+        ) from None
+    if options["cluster"] == "slurm" and not shutil.which("sbatch"):
+        raise UsageError("E_EXECUTOR", "executor=slurm", "sbatch in PATH, on a machine of the cluster", "none")
+
+
 def run(job, host, progress):
     """Train every cell of ``job.folder`` that has no outcome, in at most ``job.slots`` Slurm tasks.
 
@@ -26,7 +38,7 @@ def run(job, host, progress):
     ``gpus``, ``memory_gb``, ``account``, ``additional_parameters`` for sbatch, ``poll_seconds``.
 
     Raises:
-        UsageError: E_EXECUTOR where submitit or Slurm is missing, or sbatch does not take the options.
+        UsageError: E_EXECUTOR where sbatch does not take the options.
         Refused, Rejected, Incomplete: as ``tasks.follow``.
         KeyboardInterrupt: with a message; the tasks go on.
     """
@@ -52,7 +64,7 @@ class _Queue:
         self.job, self.order = job, tasks.order(job, host)
         self.folder = self.order[0].folder / JOBS
         plan = files.read_once(job.folder / campaign.CAMPAIGN, max_bytes=campaign.MAX_BYTES)
-        self.name = f"vqkit-{digests.sha256_hex(plan)[:16]}"
+        self.name = f"vqkit-{digests.sha256_hex(plan + bytes(self.folder))[:16]}"  # a copied campaign is another one
         self.executor = self._executor()
         self.known, self.gone, self.jobs = set(), set(), {}
 
@@ -109,16 +121,10 @@ class _Queue:
         return self.jobs.setdefault(job_id, self.executor.job_class(self.folder, job_id))
 
     def _executor(self):
+        from submitit import AutoExecutor
+
         options = self.job.options
-        try:
-            import submitit
-        except ImportError:
-            raise UsageError(
-                "E_EXECUTOR", "executor=slurm", "the extra: pip install submitit (vqkit[slurm])", "no submitit"
-            ) from None
-        if options["cluster"] == "slurm" and not shutil.which("sbatch"):
-            raise UsageError("E_EXECUTOR", "executor=slurm", "sbatch in PATH, on a machine of the cluster", "none")
-        executor = submitit.AutoExecutor(self.folder, cluster=options["cluster"])
+        executor = AutoExecutor(self.folder, cluster=options["cluster"])
         given = {
             "name": self.name,
             "timeout_min": options["time_minutes"],

@@ -20,10 +20,11 @@ def wanted(arguments):
     given = {key: value for key, _, value in (argument.partition("=") for argument in arguments)}
     if given.get("device") != "cpu" or given.get("executor", "local") != "local" or "dry_run" in given:
         return 1
-    numbers = [given.get("threads", "1"), given.get("executor.slots", str(EARLY))]
-    if not all(map(str.isdecimal, numbers)):
+    try:
+        threads, slots = int(given.get("threads", "1")), int(given.get("executor.slots", EARLY))
+    except ValueError:  # not for here to complain about
         return 1
-    return max(1, min(EARLY, int(numbers[1]), (os.cpu_count() or 1) // max(1, int(numbers[0]))))
+    return max(1, min(EARLY, slots, (os.cpu_count() or 1) // max(1, threads)))
 
 
 class Standby:

@@ -20,6 +20,8 @@ from runner.variables import numerical
 from vqkit.errors import Incomplete, VqkitError
 from vqkit.formats import source
 
+FRUITLESS = 3  # times ``slots``: tasks in a row that end without any cell getting an outcome
+
 
 class Silent:
     """The progress of a task: the ledger tells of it."""
@@ -75,11 +77,13 @@ def follow(job, progress, tasks, tick_seconds):
         tick_seconds: between two looks.
 
     Raises:
-        VqkitError: what a task returned; ``Incomplete`` (E_WORKER) when tasks die before they take a cell.
+        VqkitError: what a task returned; ``Incomplete`` (E_WORKER) when tasks die before they take a cell, or end again
+            and again while no cell gets an outcome.
     """
-    cells_left, stillborn, claims = cells.Open(job.folder, job.run_ids, progress), 0, 0
+    cells_left, stillborn, claims, fruitless = cells.Open(job.folder, job.run_ids, progress), 0, 0, 0
     watch = cells_left.watch
     while cells_left.left:
+        before = len(cells_left.left)
         results = tasks.ended()
         for result in results:
             if isinstance(result, VqkitError):
@@ -93,6 +97,10 @@ def follow(job, progress, tasks, tick_seconds):
         claims = cells_left.claims
         if stillborn >= local.STILLBORN:
             raise Incomplete("E_WORKER", "executor", "tasks that take a cell", deaths[-1])
+        fruitless = 0 if len(cells_left.left) < before else fruitless + len(results)
+        if cells_left.left and fruitless >= FRUITLESS * job.slots:
+            expected = "tasks that bring a cell to its end: their time limit may be too short for one"
+            raise Incomplete("E_WORKER", "executor", expected, f"{fruitless} in a row that ended without")
         wanted = min(job.slots, len(cells_left.left)) - tasks.alive()
         if wanted > 0:
             tasks.submit(wanted)

@@ -89,6 +89,12 @@ def test_an_honest_run_reaches_v5_through_the_command(folder, held, capfd):
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def test_where_no_run_is_nothing_is_opened(held, tmp_path, capfd):
+    arguments = ["reproduce", str(tmp_path / "nothing"), "--data", str(held.data), "--lock", str(held.lock)]
+    assert guarded(main, arguments) != 0
+    assert "retraining opens" not in capfd.readouterr().err
+
+
 def test_another_training_under_the_plan_is_caught_only_here(folder, held, here):
     reseal(folder, lambda plan: plan.update(seed=102))
     verdict = reproduce(folder, held)

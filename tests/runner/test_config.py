@@ -4,7 +4,8 @@ import pytest
 from conftest import contract_spec
 
 from runner import config
-from vqkit.errors import Refused, UsageError
+from runner.__main__ import USAGE, main
+from vqkit.errors import Refused, UsageError, guarded
 from vqkit.formats import contract as contracts
 from vqkit.formats.contract import CONFIGS
 
@@ -97,3 +98,134 @@ def test_a_key_twice_in_a_yaml_is_refused(tmp_path):
     (tmp_path / "x.yaml").write_text("name: a\nname: b\n")
     with pytest.raises(UsageError, match="duplicate"):
         config.load_yaml(tmp_path / "x.yaml")
+
+
+SLURM = "executor=slurm"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where", "expected", "found"),
+    [
+        (["threads=0"], "threads", "an integer ≥ 1", "0"),
+        (["threads=abc"], "threads", "an integer ≥ 1", "'abc'"),
+        (["threads=true"], "threads", "an integer ≥ 1", "True"),
+        (["threads=1.0"], "threads", "an integer ≥ 1", "1.0"),
+        (["executor.slots=abc"], "executor.slots", "null or an integer ≥ 1", "'abc'"),
+        (["executor.slots=0"], "executor.slots", "null or an integer ≥ 1", "0"),
+        (["executor.timeout_seconds=abc"], "executor.timeout_seconds", "a number > 0", "'abc'"),
+        (["executor.timeout_seconds=0"], "executor.timeout_seconds", "a number > 0", "0"),
+        (["executor.timeout_seconds=nan"], "executor.timeout_seconds", "a number > 0", "nan"),
+        (["executor.timeout_seconds=inf"], "executor.timeout_seconds", "a number > 0", "inf"),
+        (["executor.timeout_seconds=null"], "executor.timeout_seconds", "a number > 0", "None"),
+        (["budget_seconds=-1"], "budget_seconds", "null or a number > 0", "-1"),
+        (["budget_seconds=true"], "budget_seconds", "null or a number > 0", "True"),
+        (["dry_run=maybe"], "dry_run", "true or false", "'maybe'"),
+        (["dry_run=1"], "dry_run", "true or false", "1"),
+        (["phase=foo"], "phase", "one of development, confirmatory", "'foo'"),
+        (["device=tpu"], "device", "one of cpu, cuda", "'tpu'"),
+        (["seeds=3"], "seeds", "null or a list of distinct integers", "3"),
+        (["seeds=[1,1]"], "seeds", "null or a list of distinct integers", "[1, 1]"),
+        (["seeds=[a]"], "seeds", "null or a list of distinct integers", "['a']"),
+        (["marks=2"], "marks", "null or a list of integers", "2"),
+        (["marks=[0,x]"], "marks", "null or a list of integers", "[0, 'x']"),
+        (["executor.name=locl"], "executor.name", "one of local, slurm, ray", "'locl' (did you mean 'local'?)"),
+        ([SLURM, "executor.cluster=foo"], "executor.cluster", "one of slurm, local", "'foo'"),
+        ([SLURM, "executor.time_minutes=abc"], "executor.time_minutes", "an integer ≥ 1", "'abc'"),
+        ([SLURM, "executor.cpus=0"], "executor.cpus", "null or an integer ≥ 1", "0"),
+        ([SLURM, "executor.gpus=-1"], "executor.gpus", "null or an integer ≥ 0", "-1"),
+        ([SLURM, "executor.memory_gb=0"], "executor.memory_gb", "null or a number > 0", "0"),
+        ([SLURM, "executor.poll_seconds=0"], "executor.poll_seconds", "a number > 0", "0"),
+        ([SLURM, "executor.additional_parameters=low"], "executor.additional_parameters", "a mapping", "'low'"),
+        (["executor=ray", "executor.address=1"], "executor.address", "null or a name", "1"),
+    ],
+)
+def test_a_value_of_another_type_or_range_is_refused(arguments, where, expected, found):
+    with pytest.raises(UsageError) as caught:
+        config.options(arguments, config.SWEEP_OPTIONS)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where, problem.expected, problem.found) == ("E_CONFIG", where, expected, found)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("value", ["-1", "abc", "1.5", "true"])
+def test_a_seed_is_an_integer(value):
+    with pytest.raises(UsageError) as caught:
+        config.options([f"seed={value}"], config.RUN_OPTIONS)
+    assert [problem.where for problem in caught.value.problems] == ["seed"]
+
+
+def test_all_values_that_are_wrong_at_once():
+    wrong = ["threads=0", "phase=foo", "dry_run=maybe", SLURM, "executor.slots=0", "executor.cluster=foo"]
+    with pytest.raises(UsageError) as caught:
+        config.options(wrong, config.SWEEP_OPTIONS)
+    places = {problem.where for problem in caught.value.problems}
+    assert places == {"threads", "phase", "dry_run", "executor.slots", "executor.cluster"}
+
+
+def test_values_at_the_edge_are_taken():
+    arguments = ["threads=1", "seeds=[1,2]", "budget_seconds=0.5", SLURM, "executor.slots=1", "executor.gpus=0"]
+    config.options(arguments, config.SWEEP_OPTIONS)
+
+
+@pytest.mark.parametrize("arguments", [["={qos: low, nice: 5}"], [".qos=low", ".nice=5"]])
+def test_sbatch_takes_more_parameters_from_the_command_line(arguments):
+    named = [f"executor.additional_parameters{argument}" for argument in arguments]
+    chosen = config.options([SLURM, *named], config.SWEEP_OPTIONS)
+    assert chosen["executor"]["additional_parameters"] == {"qos": "low", "nice": 5}
+
+
+def test_an_executor_is_chosen_as_a_whole():
+    for argument, name in (("executor.name=slurm", "slurm"), ("executor.additional_parameters.qos=low", "local")):
+        with pytest.raises(UsageError) as caught:
+            config.options([argument], config.SWEEP_OPTIONS)
+        (problem,) = caught.value.problems
+        assert (problem.code, problem.where, problem.expected) == ("E_CONFIG", "executor", f"executor={name}")
+
+
+@pytest.mark.parametrize("argument", ["contract=null", "sweep=null", "executor=null"])
+def test_what_is_chosen_from_a_group_can_not_be_nothing(argument):
+    with pytest.raises(UsageError) as caught:
+        config.options([argument], config.SWEEP_OPTIONS)
+    assert caught.value.codes == ("E_CONFIG",)
+
+
+@pytest.mark.parametrize(("minutes", "seconds", "fits"), [(240, 14400, False), (241, 14400, True), (1, 60.0, False)])
+def test_a_task_has_more_time_than_a_cell(minutes, seconds, fits):
+    arguments = [SLURM, f"executor.time_minutes={minutes}", f"executor.timeout_seconds={seconds}"]
+    if fits:
+        config.options(arguments, config.SWEEP_OPTIONS)
+        return
+    with pytest.raises(UsageError, match="more than the") as caught:
+        config.options(arguments, config.SWEEP_OPTIONS)
+    assert [(problem.code, problem.where) for problem in caught.value.problems] == [
+        ("E_CONFIG", "executor.time_minutes")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argument", "near"),
+    [("swep=calibration", "sweep="), ("preste=auto", "preset="), ("executr.slots=2", "executor="), ("sweep", "sweep=")],
+)
+def test_a_misspelt_option_of_a_sweep_names_the_nearest(argument, near):
+    with pytest.raises(UsageError) as caught:
+        config.options([argument], config.SWEEP_OPTIONS, beside=("preset",))
+    (problem,) = caught.value.problems
+    assert problem.found == f"{argument!r} (did you mean {near!r}?)"
+    assert problem.expected.endswith(", preset")
+
+
+@pytest.mark.parametrize("argument", ["threads=abc", "threads=0", "executor.slots=0", "phase=foo", "swep=calibration"])
+def test_the_command_ends_with_usage(argument, tmp_path, monkeypatch, capsys):
+    """No traceback, nothing written."""
+    monkeypatch.chdir(tmp_path)
+    assert guarded(main, ["sweep", "device=cpu", "data=patches", argument]) == 2
+    errors = capsys.readouterr().err
+    assert "Traceback" not in errors
+    assert "preset" in errors or "E_CONFIG" in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["sweep", "--help"], ["run", "-h"], ["sweep", "device=cpu", "--help"]])
+def test_help_is_the_usage_text(arguments, capsys):
+    assert guarded(main, arguments) == 0
+    assert capsys.readouterr().out == f"{USAGE}\n"

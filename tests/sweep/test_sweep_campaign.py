@@ -14,7 +14,7 @@ from playground import Playground, inline
 
 from runner.sweep import cells, command, plan, worker
 from runner.sweep.progress import Progress
-from vqkit.errors import Incomplete, Refused, Rejected
+from vqkit.errors import Incomplete, Refused, Rejected, UsageError
 from vqkit.formats import campaign, canonical, digests
 
 
@@ -302,6 +302,40 @@ def test_retry_is_refused_before_anything_is_moved(playground):
     assert error.value.codes == ("E_FROZEN",)
 
 
+@pytest.mark.parametrize(
+    ("flags", "code", "where"),
+    [
+        (["--slots", "0"], "E_USAGE", ["--slots"]),
+        (["--slots", "-1", "--timeout-seconds", "0"], "E_USAGE", ["--slots", "--timeout-seconds"]),
+        (["--timeout-seconds", "nan"], "E_USAGE", ["--timeout-seconds"]),
+        (["--budget-seconds", "0"], "E_USAGE", ["--budget-seconds"]),
+        (["--slots", "abc"], "E_USAGE", ["python -m runner retry"]),
+    ],
+)
+def test_retry_with_a_wrong_argument_changes_nothing(playground, flags, code, where):
+    run_ids = playground.plan()
+    playground.tell(**{run_ids[0]: "nonfinite"})
+    assert playground.sweep() == 0
+    before = {path: path.read_bytes() for path in playground.out.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError) as error:
+        command.retry([str(playground.out), *flags], host=fake_runs.HOST)
+    assert set(error.value.codes) == {code}
+    assert [problem.where for problem in error.value.problems] == where
+    assert {path: path.read_bytes() for path in playground.out.rglob("*") if path.is_file()} == before
+
+
+def test_retry_takes_other_limits(playground):
+    run_ids = playground.plan()
+    playground.tell(**{run_ids[0]: "nonfinite"})
+    assert playground.sweep() == 0
+    playground.tell()
+    flags = ["--slots", "1", "--timeout-seconds", "9.5", "--budget-seconds", "7"]
+    assert command.retry([str(playground.out), *flags], host=fake_runs.HOST) == 0
+    launch = json.loads((playground.out / command.LAUNCH).read_bytes())
+    assert (launch["executor"]["slots"], launch["executor"]["timeout_seconds"], launch["budget_seconds"]) == (1, 9.5, 7)
+    assert playground.state()["states"] == {"complete": 16}
+
+
 # cells on disk
 
 
@@ -531,12 +565,6 @@ def test_progress_on_a_terminal_shows_cells_running_failed_speed_and_time_left(p
     assert "3 running, 2 failed, 1,234 images/s" in last
     assert "left" in last
     assert "run-2 timeout: more than 1 s" in stream.text
-
-
-def test_unknown_executor_names_the_known_ones(playground):
-    with pytest.raises(Exception, match="one of local, slurm, ray") as error:
-        playground.sweep(executor={"name": "locl", "slots": 1, "timeout_seconds": 1.0})
-    assert error.value.codes == ("E_CONFIG",)
 
 
 def test_spent_evaluation_seeds_are_reported(playground, capsys):

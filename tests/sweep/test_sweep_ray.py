@@ -109,7 +109,9 @@ def test_without_ray_or_its_cluster_the_error_says_what_is_needed(playground, mo
     with pytest.raises(UsageError, match=r"executor.address=127\.0\.0\.1:1\b") as error:
         playground.sweep(executor=options("127.0.0.1:1"))
     assert error.value.codes == ("E_EXECUTOR",)
+    assert not playground.out.parent.exists()
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"vqkit\[ray\]") as error:
         playground.sweep(executor=options(None))
     assert error.value.codes == ("E_EXECUTOR",)
+    assert not playground.out.parent.exists()

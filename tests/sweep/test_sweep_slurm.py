@@ -12,7 +12,7 @@ import fake_slurm
 import pytest
 from playground import Playground, kill
 
-from runner.sweep import command, slurm
+from runner.sweep import command, local, slurm, tasks
 from vqkit.errors import Incomplete, Refused, UsageError
 from vqkit.formats import campaign
 
@@ -186,6 +186,80 @@ def test_tasks_that_die_at_once_end_the_sweep_with_their_last_words(playground, 
         playground.sweep(executor={**OPTIONS, "slots": 1})
     assert error.value.codes == ("E_WORKER",)
     assert len(submitted(cluster)) == 3
+
+
+class Endless:
+    """Tasks that end as at their time limit, before any cell has an outcome; one of the cells may get one."""
+
+    def __init__(self, folder, fruitful):
+        self.folder, self.fruitful, self.waiting, self.submitted = folder, fruitful, 0, 0
+
+    def alive(self):
+        return self.waiting
+
+    def submit(self, count):
+        self.waiting += count
+        self.submitted += count
+        assert self.submitted < 50, "for ever"
+
+    def ended(self):
+        self.waiting, ended = 0, self.waiting
+        if self.submitted == self.fruitful:
+            run_id = campaign.read(self.folder, campaign.CAMPAIGN)[0]["cells"][0]["run_id"]
+            detail = {"outcome": "timeout", "reason": "too long", "log": ""}
+            campaign.append_event(self.folder, "failed", run_id, detail)
+        return [None] * ended
+
+
+@pytest.mark.parametrize(("fruitful", "submitted"), [(None, 6), (4, 10)])
+def test_tasks_that_end_again_and_again_without_an_outcome_end_the_sweep(playground, fruitful, submitted):
+    """A cell that never fits into the time of a task is not done again for ever; an outcome begins the count anew."""
+    job = local.Job(
+        folder=playground.out,
+        run_ids=tuple(playground.run_ids()),
+        data=playground.data,
+        device="cpu",
+        threads=1,
+        slots=2,
+        timeout_seconds=60.0,
+    )
+    endless = Endless(playground.out, fruitful)
+    with pytest.raises(Incomplete, match="time limit may be too short") as error:
+        tasks.follow(job, tasks.Silent(), endless, 0)
+    assert error.value.codes == ("E_WORKER",)
+    assert endless.submitted == submitted
+
+
+def test_retry_holds_a_task_s_time_against_a_cell_s(playground, cluster):
+    run_ids = playground.run_ids()
+    playground.tell(**{run_ids[0]: "nonfinite"})
+    assert playground.sweep() == 0
+    before = (playground.out / command.LAUNCH).read_bytes()
+    with pytest.raises(UsageError) as error:
+        command.retry([str(playground.out), "--timeout-seconds", "600"], host=fake_runs.HOST)
+    assert [(problem.code, problem.where) for problem in error.value.problems] == [
+        ("E_CONFIG", "executor.time_minutes")
+    ]
+    assert (playground.out / command.LAUNCH).read_bytes() == before
+    assert not (playground.out / campaign.ATTEMPTS).exists()
+
+
+def test_without_slurm_no_folder_is_made_and_nothing_is_set_aside(playground, cluster, monkeypatch):
+    run_ids = playground.run_ids()
+    playground.tell(**{run_ids[0]: "nonfinite"})
+    assert playground.sweep() == 0
+    monkeypatch.setenv("PATH", "/nowhere")
+    before = sorted(playground.out.rglob("*"))
+    with pytest.raises(UsageError) as error:
+        command.retry([str(playground.out)], host=fake_runs.HOST)
+    assert error.value.codes == ("E_EXECUTOR",)
+    assert sorted(playground.out.rglob("*")) == before
+    other = playground.out.with_name("other")
+    with pytest.raises(UsageError) as error:
+        playground.sweep(out=str(other))
+    assert error.value.codes == ("E_EXECUTOR",)
+    assert not other.exists()
+    assert playground.sweep() == 0, "a finished campaign is only looked at"
 
 
 def test_without_slurm_or_its_extra_the_error_says_what_is_needed(playground, cluster, monkeypatch):

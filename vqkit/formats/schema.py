@@ -211,10 +211,11 @@ def _translate(error, where):
         yield Problem(code=code, where=path, expected=expected, found=_shown(error.instance))
 
 
-def nearest(name, known):
-    """``name`` in words, with the known name that it probably means."""
+def nearest(name, known, shown=None):
+    """``name`` in words, or what is ``shown`` in its place, with the known name that it probably means."""
     close = difflib.get_close_matches(name, list(known), n=1)
-    return f"{name!r} (did you mean {close[0]!r}?)" if close else repr(name)
+    found = repr(name if shown is None else shown)
+    return f"{found} (did you mean {close[0]!r}?)" if close else found
 
 
 def _words(value):
