@@ -25,6 +25,8 @@ def of_report(view, folder, setting):
     originals, seed = campaign.text_to_images(setting["originals"]), pictures.common_seed(of)
     of_seed = "" if seed is None else f", seed {seed}"
     names = ", ".join(pictures.named(view, label) for label in of)
+    half = plots.MOST_PANELS // 2
+    ends = f" The {half} best and the {half} worst arms." if len(view.arms) > plots.MOST_PANELS else ""
     most = f" At most {shown.MOST_RUNS} runs an arm are drawn." if len(view.value["seeds"]) > shown.MOST_RUNS else ""
     few = len(view.arms) < len(view.everyone)
     drawn = f" Drawn are {len(view.arms)} of {len(view.everyone)} arms, the strongest each way." if few else ""
@@ -43,7 +45,7 @@ def of_report(view, folder, setting):
             title=f"Every seed at epoch {view.mark}",
             caption=(
                 f"{metric} of the reference and of the arm, one line a seed. A dashed line is a pair with a run "
-                "that did not complete: the contract’s intention-to-treat value stands there."
+                f"that did not complete: the contract’s intention-to-treat value stands there.{ends}"
             ),
         ),
         "trajectories": Picture(
@@ -51,7 +53,7 @@ def of_report(view, folder, setting):
             title="Effect against training",
             caption=(
                 f"Mean paired difference with its t interval (level {1 - alpha:g}, not adjusted for the number of "
-                "cells). The band is ±δ_min, the smallest difference that matters, declared beforehand."
+                f"cells). The band is ±δ_min, the smallest difference that matters, declared beforehand.{ends}"
             ),
         ),
         "guardrails": Picture(

@@ -14,6 +14,7 @@ from vqkit.formats import knobs
 
 WIDTH = 7.6  # inches
 MOST_TICKS = 8
+MOST_PANELS = 12
 SHORT = {"normalized_perplexity": "perplexity / K", "utilization": "utilization"}
 VERDICT_SIGNS = {
     "detected": "●", "equivalent": "≈", "inconclusive": "?", "underpowered": "–", "void_floor": "⌊",
@@ -51,9 +52,14 @@ def heatmap(view, ink):
     return figure
 
 
+def best_and_worst(arms):
+    """Arms that get a panel of their own: all, or as many from both ends of their order."""
+    return arms if len(arms) <= MOST_PANELS else arms[: MOST_PANELS // 2] + arms[-MOST_PANELS // 2 :]
+
+
 def slopes(view, ink):
     """Per-seed pairs at the decision's mark: the reference on the left, an arm on the right."""
-    chosen = list(dict.fromkeys([*view.arms[:3], *view.arms[-3:]]))
+    chosen = best_and_worst(view.arms)
     figure = Figure(figsize=(WIDTH, 2.6 * -(-len(chosen) // 3) + 0.2))
     panels = figure.subplots(-(-len(chosen) // 3), 3, squeeze=False, sharey=True)
     values = view.arrays.values[view.metric][:, view.value["marks"].index(view.mark)]
@@ -76,7 +82,7 @@ def slopes(view, ink):
 
 def trajectories(view, ink):
     """Effect with its t interval against epochs for each arm, both candidate metrics, and the ±δ_min band."""
-    chosen = view.arms if len(view.arms) <= 12 else view.arms[:6] + view.arms[-6:]
+    chosen = best_and_worst(view.arms)
     columns, marks = 3, view.value["marks"]
     lines = -(-len(chosen) // columns)
     figure = Figure(figsize=(WIDTH, 1.75 * lines + 0.5))
@@ -105,7 +111,8 @@ def trajectories(view, ink):
         panel.set_visible(False)
     for row in panels:
         row[0].set_ylabel("arm − reference")
-    panels[0][0].legend(fontsize=7.5, frameon=False, loc="best")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=2, fontsize=8, frameon=False)
     for panel in panels.flat[max(0, len(chosen) - columns) : len(chosen)]:
         panel.tick_params(labelbottom=True)
         panel.set_xlabel("epoch")
