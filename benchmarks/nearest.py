@@ -26,6 +26,7 @@ D = 64
 LATENTS = 8192
 CDIST_MATRIX = 2**29  # numbers: cdist's distances may take 2 GiB, so fewer latents at K = 262,144
 CODES = (128, 1024, 8192, 65536, 262144)
+PAUSE = 0.4  # seconds; faiss brings an OpenMP of its own, whose threads spin for 0.2 s after each call
 BASELINES = {"cpu": ("cdist", "faiss"), "cuda": ("cdist",)}
 
 
@@ -92,7 +93,8 @@ def measure(device, threads, repeats):
     for K in CODES:
         latents, codes = inputs(K, device)
         ways = searches(codes)
-        seconds = timing.rounds({name: partial(search, latents) for name, search in ways.items()}, repeats, device)
+        calls = {name: partial(search, latents) for name, search in ways.items()}
+        seconds = timing.rounds(calls, repeats, device, PAUSE)
         row = {"codes": K, "latents": len(latents), "dimension": D, "threads": threads, "repeats": repeats}
         for name in ways:
             row[f"{name}_seconds"] = statistics.median(seconds[name])
@@ -104,6 +106,13 @@ def measure(device, threads, repeats):
             row[f"{name}_over_vqkit"] = timing.ratios(seconds, name, "vqkit")
         rows.append(row)
     return rows
+
+
+def measure_apart(device, threads, repeats):
+    """``measure`` in a process of its own, where nothing has been trained and memory is allocated as usual."""
+    options = ["--device", device, "--threads", str(threads), "--repeats", str(repeats), "--json"]
+    command = [sys.executable, "-m", "benchmarks.nearest", *options]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def table(rows, device):

@@ -10,13 +10,14 @@ from pathlib import Path
 import torch
 
 
-def rounds(ways, repeats, device="cpu"):
+def rounds(ways, repeats, device="cpu", pause=0.0):
     """Seconds of every way in every round: name → list.
 
     Args:
         ways: name → function without arguments. All are called once before the clock starts, then one after another in
             each round, so that what else runs on the machine meets all alike.
         device: on ``cuda`` the clock waits for the device.
+        pause: seconds before each call, for the threads of the last one to fall asleep.
     """
 
     def finish():
@@ -29,6 +30,7 @@ def rounds(ways, repeats, device="cpu"):
     for _ in range(repeats):
         for name, way in ways.items():
             finish()
+            time.sleep(pause)
             started = time.perf_counter()
             way()
             finish()
