@@ -143,12 +143,12 @@ def test_thirty_kills_change_nothing_in_real_runs(tmp_path, tiny_data):
     spec = tiny_spec()
     spec["marks"] = [0, 2, 10]
     playground = Playground(tmp_path, Contract(spec), tiny_data)
-    playground.options["sweep"] = definition(arms=3, seeds=8)
+    playground.options["sweep"] = definition(arms=4, seeds=8)
     finish(playground.drive(role="train"))
     expected = playground.evidence()
     assert {state for _, state in expected.values()} == {"complete"}
     playground.forget()
-    disturb(playground, kills=30, pause=2.0, role="train")
+    disturb(playground, kills=30, pause=1.0, role="train")
     set_aside(playground)
     finish(playground.drive(role="train"))
     assert playground.evidence() == expected
