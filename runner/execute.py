@@ -3,6 +3,7 @@
 Whatever ends the training, what was measured until then is sealed with a terminal statement that says so.
 """
 
+import contextlib
 import os
 import resource
 import sys
@@ -39,7 +40,8 @@ def execute(request, progress=None):
     trained = Progress()
     try:
         _require_covered(plan)
-        state, reason = _train(plan, request, writer, trained, progress)
+        with modules.compiling_anew() if request.device == "cuda" else contextlib.nullcontext():
+            state, reason = _train(plan, request, writer, trained, progress)
         _require_covered(plan)
     except KeyboardInterrupt:
         state, reason = "cancelled", "interrupted"

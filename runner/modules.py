@@ -2,9 +2,10 @@
 
 ``runner/__init__`` installs a finder before any other module of the source is loaded. Through it these modules are
 compiled from their files every time, so that no bytecode can run instead, and the digest of what was compiled is kept.
-``uncovered`` holds all of that against a plan.
+``compiling_anew`` asks the same of Triton. ``uncovered`` holds all of that against a plan.
 """
 
+import contextlib
 import csv
 import functools
 import hashlib
@@ -15,6 +16,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tempfile
 
 PACKAGES = ("runner", "vqkit")
 OUTSIDE = os.path.join("runner", "sweep", "")  # hands out cells and never trains: may be loaded, no digest covers it
@@ -23,6 +25,7 @@ _LOADED = (
     " if getattr(module, '__spec__', None) and module.__spec__.has_location}))"
 )
 _compiled = {}  # file → sha256 of the source that was compiled from it
+_built = []  # folders that hold what Triton has built for this process from listed files, and nothing else
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -63,6 +66,22 @@ def note(code):
         _compiled[os.path.abspath(code.co_filename)] = hashlib.sha256(data).hexdigest()
 
 
+@contextlib.contextmanager
+def compiling_anew():
+    """Have Triton compile into an empty folder of this process. Its cache, which anybody may have written to, would
+    give it kernels, and the module that launches them, that no digest covers."""
+    before = os.environ.get("TRITON_CACHE_DIR")
+    with tempfile.TemporaryDirectory(prefix="vqkit-triton-") as folder:
+        _built.append(os.path.join(os.path.abspath(folder), ""))
+        os.environ["TRITON_CACHE_DIR"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["TRITON_CACHE_DIR"]
+            if before is not None:
+                os.environ["TRITON_CACHE_DIR"] = before
+
+
 def enforced():
     """Whether this process is a command or a worker of the runner. A program that imports the runner, as the tests do,
     has modules of its own and answers for them itself."""
@@ -82,7 +101,7 @@ def uncovered(plan, root):
     for name, path in _located_modules():
         if path in listed:
             covered = _compiled.get(path) == listed[path]
-        elif path.startswith(os.path.join(root, OUTSIDE)):
+        elif path.startswith((os.path.join(root, OUTSIDE), *_built)):
             covered = True
         else:
             covered = _is_standard(path) or path in _installed(tuple(distributions)) or startup().get(name) == path

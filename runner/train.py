@@ -93,6 +93,7 @@ class Trainer:
         steps = contract.steps_per_epoch
         self.order = torch.zeros(steps, contract.training["batch_size"], dtype=torch.int64, device=self.device)
         self.log = torch.zeros(steps, len(STEP_COLUMNS), device=self.device)
+        self.rows = torch.arange(steps, device=self.device).unsqueeze(1)  # of the log
         self.position = torch.zeros(1, dtype=torch.int64, device=self.device)  # step within the epoch
         self.total = torch.zeros((), device=self.device)  # steps since the start, for the warm-up
         self.usage = torch.zeros(contract.codes, device=self.device)
@@ -160,7 +161,7 @@ class Trainer:
         losses = (loss, reconstruction_loss, quantized.codebook_loss, quantized.commitment_loss, quantized.power)
         norms = torch.stack(torch._foreach_norm(gradients))
         row = torch.cat([torch.stack([value.detach() for value in losses]), (self.membership @ norms.square()).sqrt()])
-        self.log.index_copy_(0, self.position, row.unsqueeze(0))
+        torch.where(self.rows == self.position, row, self.log, out=self.log)  # a copy by index would sort, on CUDA
         self.position += 1
 
     def _name_tensors(self):
@@ -198,16 +199,12 @@ class Trainer:
             self.optimizer.groups[1].rate.copy_((self.total / steps).clamp(max=1) * self.basis_rate)
 
     def _checked_first_step(self):
-        """The first step, and proof that it moved every trainable tensor and no frozen one."""
+        """The first step, and proof that it moved every trainable tensor and no frozen one.
+
+        On CUDA it loads, too, what is loaded on first use and cannot be during a capture.
+        """
         before = {name: tensor.detach().clone() for name, tensor in self.model.named_parameters()}
-        if self.device.type == "cpu":
-            self.step()
-        else:  # kernels that are loaded on first use must be, before a capture
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                self.step()
-            torch.cuda.current_stream().wait_stream(side)
+        self.step()
         if not torch.isfinite(self.log[0]).all():
             return
         for name, tensor in self.model.named_parameters():

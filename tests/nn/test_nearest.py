@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from fractions import Fraction
 
 import faiss
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 
+from runner import environment
 from vqkit.errors import InternalError
 from vqkit.nn import nearest
 from vqkit.nn.nearest import nearest_codes, nearest_codes_float64, nearest_codes_tiled
@@ -259,8 +261,9 @@ print(json.dumps(wrong))
     assert {name: count for name, count in wrong.items() if count != [0, 0]} == {}
 
 
-@pytest.mark.parametrize("capability", [80, 90])
-def test_cuda_kernels_compile_without_a_device_and_use_no_tf32(capability):
+@pytest.mark.parametrize(("capability", "ones"), [(80, ()), (90, ()), (90, ("N", "K", "D"))])
+def test_cuda_kernels_compile_without_a_device_and_use_no_tf32(capability, ones):
+    """``ones`` are sizes of 1, which Triton makes constants."""
     triton = pytest.importorskip("triton")
     from triton.backends.compiler import GPUTarget
 
@@ -272,12 +275,31 @@ def test_cuda_kernels_compile_without_a_device_and_use_no_tf32(capability):
         (nearest_triton.scan, scan, nearest_triton.SCAN_OPTIONS),
         (nearest_triton.settle, {**types, "tolerance": "fp32"}, {}),
     ):
-        signature = {name: arguments.get(name, "constexpr") for name in kernel.arg_names}
-        source = triton.compiler.ASTSource(fn=kernel, signature=signature, constexprs={"WIDTH": 32})
+        types = {name: kind for name, kind in arguments.items() if name not in ones}
+        signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
+        constants = {"WIDTH": 32} | {name: 1 for name in ones if name in kernel.arg_names}
+        source = triton.compiler.ASTSource(fn=kernel, signature=signature, constexprs=constants)
         compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
         assert "fma.rn.f" in compiled.asm["ptx"]
         assert "tf32" not in compiled.asm["ptx"]
         assert compiled.metadata.shared <= 48 * 1024
+
+
+@pytest.mark.parametrize(("variable", "found"), [("PATH", False), ("CC", True)])
+def test_the_kernels_need_a_compiler_and_are_not_used_without(variable, found, monkeypatch, tmp_path):
+    nearest_triton = pytest.importorskip("vqkit.nn.nearest_triton")
+    if not nearest_triton.launchable():
+        pytest.skip("no C compiler or no Python.h")
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.setattr(nearest_triton, "launchable", nearest_triton.launchable.__wrapped__)
+    assert nearest_triton.launchable() is found
+    latents, codes = torch.empty(9, 4, device="meta"), torch.empty(7, 4, device="meta")
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # there is none on meta
+    monkeypatch.setattr(nearest, "nearest_codes_float64", lambda *_: "float64")
+    monkeypatch.setattr(nearest_triton, "nearest_codes_fused", lambda *_: "fused")
+    assert nearest_codes(latents, codes) == ("fused" if found else "float64")
 
 
 def test_the_cuda_fallback_has_no_shape_that_depends_on_values():
@@ -291,8 +313,10 @@ def test_the_cuda_fallback_has_no_shape_that_depends_on_values():
 
 @pytest.fixture
 def cuda():
+    """The device, as a run pins it: torch reads the variable for cuBLAS once, before the first product."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
+    environment.pin("cuda", 1)
     return torch.device("cuda")
 
 

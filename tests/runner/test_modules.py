@@ -70,6 +70,36 @@ def test_the_sweep_may_be_loaded_and_the_evaluator_may_not(shared_tree):
     assert "evaluator.metrics (metrics.py)" in uncovered(shared_tree, "import evaluator.metrics")
 
 
+BUILD = """
+import os
+from contextlib import nullcontext
+from triton.runtime.build import compile_module_from_src
+from runner import modules
+code = "#include <Python.h>\\nstatic struct PyModuleDef d = {{PyModuleDef_HEAD_INIT, \\"built\\", 0, -1, 0}};"
+code += "PyMODINIT_FUNC PyInit_built(void) {{return PyModule_Create(&d);}}"
+with {context}:
+    compile_module_from_src(code, "built")
+    assert os.listdir(os.environ["TRITON_CACHE_DIR"])
+assert os.environ["TRITON_CACHE_DIR"] == {cache!r}
+assert not [name for name in os.listdir(os.environ["TMPDIR"]) if name.startswith("vqkit-triton-")]
+"""
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_what_triton_builds_for_the_process_is_covered_and_what_its_cache_holds_is_not(shared_tree, tmp_path, anew):
+    """Triton launches kernels through a C module that it builds, as here, and finds in a cache the next time."""
+    if not pytest.importorskip("vqkit.nn.nearest_triton").launchable():
+        pytest.skip("no C compiler or no Python.h")
+    for name in ("cache", "tmp"):
+        (tmp_path / name).mkdir()
+    variables = {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "tmp")}
+    context = "modules.compiling_anew()" if anew else "nullcontext()"
+    script = BUILD.format(context=context, cache=variables["TRITON_CACHE_DIR"])
+    odd = [line.split(" ")[0] for line in uncovered(shared_tree, script, **variables)]
+    assert odd == ([] if anew else ["built"])
+    assert bool(list((tmp_path / "cache").iterdir())) is not anew
+
+
 def test_what_python_loads_by_itself_belongs_to_the_environment(shared_tree, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("x = 1\n")
     script = "from runner import modules; print(modules.startup_digests('nowhere')['sitecustomize'])"

@@ -34,8 +34,8 @@ TINY = {torch.float32: 2.0**-110, torch.float64: 2.0**-1000}  # more than what t
 def nearest_codes(latents, codes):
     """Index [N] int64 of the code [K, D] nearest to each latent [N, D], computed from float32 inside autocast too.
 
-    On a CPU in tiles; on CUDA by the fused Triton kernel, or in float64 tiles where Triton is missing. The CUDA ways
-    never synchronise and have no data-dependent shapes, so a graph can capture them.
+    On a CPU in tiles; on CUDA by the fused Triton kernel, or in float64 tiles where Triton or what it builds with is
+    missing. The CUDA ways never synchronise and have no data-dependent shapes, so a graph can capture them.
     """
     matrices = latents.ndim == codes.ndim == 2 and latents.shape[1] == codes.shape[1] > 0
     if not (matrices and 0 < len(codes) <= 2**24):  # indices are summed in float32
@@ -47,7 +47,7 @@ def nearest_codes(latents, codes):
             return torch.zeros(0, dtype=torch.int64, device=latents.device)
         if latents.device.type == "cpu":
             return nearest_codes_tiled(latents, codes)
-        if nearest_triton is None:
+        if nearest_triton is None or not nearest_triton.launchable():
             return nearest_codes_float64(latents, codes)
         with torch.cuda.device_of(latents):
             slack, tiny = relative_slack(codes), TINY[torch.float32]
