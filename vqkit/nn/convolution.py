@@ -18,19 +18,22 @@ CHANNELS_AT_ONCE = 8  # a convolution to twelve channels takes longer than one t
 
 
 class Convolution(nn.Conv2d):
-    """[N, C, H, W] → [N, C', H/stride, W/stride], a ``nn.Conv2d`` with zero padding 1."""
+    """[N, C, H, W] → [N, C', H/stride, W/stride], a ``nn.Conv2d`` with zero padding 1; ``rectify``: of the ReLU of its
+    input, which is taken in place."""
 
-    def __init__(self, in_channels, out_channels, kernel, stride=1):
+    def __init__(self, in_channels, out_channels, kernel, stride=1, rectify=False):
         super().__init__(in_channels, out_channels, kernel, stride=stride, padding=PADDING)
+        self.rectify = rectify
 
     def forward(self, x):
         if x.device.type == "cpu":
-            return _Convolution.apply(x, self.weight, self.bias, self.stride)
-        return super().forward(x)
+            return _Convolution.apply(x, self.weight, self.bias, self.stride, self.rectify)
+        return super().forward(F.relu_(x) if self.rectify else x)
 
 
 class Upsample(nn.ConvTranspose2d):
-    """[N, C, H, W] → [N, C', 2H, 2W], a ``nn.ConvTranspose2d`` of 4×4, stride 2, padding 1."""
+    """[N, C, H, W] → [N, C', 2H, 2W], a ``nn.ConvTranspose2d`` of 4×4, stride 2, padding 1, of the ReLU of its input,
+    which is taken in place."""
 
     def __init__(self, in_channels, out_channels):
         super().__init__(in_channels, out_channels, KERNEL, stride=STRIDE, padding=PADDING)
@@ -38,25 +41,30 @@ class Upsample(nn.ConvTranspose2d):
     def forward(self, x):
         if x.device.type == "cpu":
             return _TransposedConvolution.apply(x, self.weight, self.bias)
-        return super().forward(x)
+        return super().forward(F.relu_(x))
 
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight, bias, stride):
+    def forward(ctx, x, weight, bias, stride, rectify):
+        x = x.detach().relu_() if rectify else x
         ctx.save_for_backward(x, weight)
-        ctx.stride = stride
+        ctx.stride, ctx.rectify = stride, rectify
         return F.conv2d(x, weight, bias, stride, PADDING)
 
     @staticmethod
     def backward(ctx, gradient):
-        of_x, of_weight = _gradients(gradient, *ctx.saved_tensors, ctx.stride, (ctx.needs_input_grad[0], True))
-        return of_x, of_weight, _sum_pixels(gradient), None
+        x, weight = ctx.saved_tensors
+        of_x, of_weight = _gradients(gradient, x, weight, ctx.stride, (ctx.needs_input_grad[0], True))
+        if ctx.rectify:
+            of_x = _before_relu(of_x, x)
+        return of_x, of_weight, _sum_pixels(gradient), None, None
 
 
 class _TransposedConvolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias):
+        x = x.detach().relu_()
         ctx.save_for_backward(x, weight)
         if weight.shape[1] <= FEW_CHANNELS:
             return _upsample_in_blocks(x, weight, bias)
@@ -66,7 +74,13 @@ class _TransposedConvolution(torch.autograd.Function):
     def backward(ctx, gradient):
         x, weight = ctx.saved_tensors
         _, of_weight = _gradients(x, gradient, weight, (STRIDE, STRIDE), (False, True))
-        return F.conv2d(gradient, weight, None, STRIDE, PADDING), of_weight, _sum_pixels(gradient)
+        of_x = _before_relu(F.conv2d(gradient, weight, None, STRIDE, PADDING), x)
+        return of_x, of_weight, _sum_pixels(gradient)
+
+
+def _before_relu(gradient, y):
+    """The gradient before a ReLU from that of its output y; takes the place of ``gradient``."""
+    return torch.ops.aten.threshold_backward.grad_input(gradient, y, 0, grad_input=gradient)
 
 
 def _gradients(gradient, x, weight, stride, wanted):
