@@ -301,7 +301,7 @@ def cuda():
 @pytest.mark.parametrize(("N", "K", "D"), [(8192, 128, 64), (4096, 128, 32), (1000, 5003, 33), (3, 1, 1)])
 def test_cuda_equals_the_cpu(cuda, monkeypatch, fused, N, K, D):
     if not fused:
-        monkeypatch.setattr(nearest, "nearest_triton", None)
+        monkeypatch.setattr(nearest, "fused_search", lambda: None)
     latents, codes = random(N, D) + 1e3, random(K, D, seed=1) + 1e3
     codes[K // 2 :] = codes[: K - K // 2].clone()
     expected = nearest_codes(latents, codes)
@@ -313,7 +313,7 @@ def test_cuda_equals_the_cpu(cuda, monkeypatch, fused, N, K, D):
 @pytest.mark.parametrize("fused", [True, False])
 def test_cuda_graph_replays_with_new_values(cuda, monkeypatch, fused):
     if not fused:
-        monkeypatch.setattr(nearest, "nearest_triton", None)
+        monkeypatch.setattr(nearest, "fused_search", lambda: None)
     latents, codes = random(2048, 64).to(cuda), random(128, 64, seed=1).to(cuda)
     nearest_codes(latents, codes)  # compiles
     torch.cuda.synchronize()

@@ -100,12 +100,13 @@ def _upsample_in_blocks(x, weight, bias):
     Along each axis block i holds the rows 2i−1 and 2i of the image: kernel rows 2 and 3 times position i−1, plus kernel
     rows 0 and 1 times position i.
     """
-    (n, _, height, width), channels = x.shape, weight.shape[1]
-    unused = -4 * channels % CHANNELS_AT_ONCE
+    (n, inputs, height, width), channels = x.shape, weight.shape[1]
+    at_once = -(-4 * channels // CHANNELS_AT_ONCE) * CHANNELS_AT_ONCE
+    kernel, offset = weight.new_zeros(at_once, 2, 2, inputs), bias.new_zeros(at_once)
     rows_and_columns = weight.unflatten(3, (2, 2)).unflatten(2, (2, 2)).flip(2, 4)  # C, C', (i, row), (j, column)
-    kernel = rows_and_columns.permute(3, 5, 1, 0, 2, 4).reshape(4 * channels, -1, 2, 2)
-    kernel = F.pad(kernel, (0, 0, 0, 0, 0, 0, 0, unused)).contiguous(memory_format=torch.channels_last)
-    blocks = F.conv2d(x, kernel, F.pad(bias.repeat(4), (0, unused)), padding=1)[:, : 4 * channels]
+    kernel[: 4 * channels].view(2, 2, channels, 2, 2, inputs).copy_(rows_and_columns.permute(3, 5, 1, 2, 4, 0))
+    offset[: 4 * channels].view(4, channels).copy_(bias)
+    blocks = F.conv2d(x, kernel.permute(0, 3, 1, 2), offset, padding=1)[:, : 4 * channels]
     frame = blocks.unflatten(1, (2, 2, channels)).permute(0, 4, 1, 5, 2, 3)  # N, i, row, j, column, C'
     frame = frame.reshape(n, 2 * height + 2, 2 * width + 2, channels)
-    return frame[:, 1:-1, 1:-1].permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+    return frame[:, 1:-1, 1:-1].permute(0, 3, 1, 2)
