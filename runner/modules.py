@@ -104,7 +104,7 @@ def uncovered(plan, root):
         elif path.startswith((os.path.join(root, OUTSIDE), *_built)):
             covered = True
         else:
-            covered = _is_standard(path) or path in _installed(tuple(distributions)) or startup().get(name) == path
+            covered = path in _installed(tuple(distributions)) or _is_standard(path) or startup().get(name) == path
         if not covered:
             odd.append(f"{name} ({os.path.basename(path)})")
     return sorted(odd)
@@ -157,9 +157,9 @@ def _installed(names):
     files = set()
     for name in names:
         distribution = importlib.metadata.distribution(name)
-        base = os.path.abspath(distribution.locate_file(""))
+        base = os.path.join(os.path.abspath(distribution.locate_file("")), "")
         record = distribution.read_text("RECORD") or ""
-        files |= {os.path.normpath(os.path.join(base, row[0])) for row in csv.reader(record.splitlines()) if row}
+        files |= {base + row[0] for row in csv.reader(record.splitlines()) if row}
     return files
 
 

@@ -4,7 +4,6 @@ On the meta device the step takes the way that it takes on CUDA, operator by ope
 """
 
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -80,8 +79,7 @@ def on_meta(tiny, images, monkeypatch):
             assert (centre.shape, type(slack), type(tiny)) == (codes.shape[1:], float, float)
             return torch.empty(len(latents), dtype=torch.int64, device=latents.device)
 
-        kernel = SimpleNamespace(launchable=lambda: True, nearest_codes_fused=found)
-        monkeypatch.setattr(nearest, "nearest_triton", kernel if fused else None)
+        monkeypatch.setattr(nearest, "fused_search", lambda: found if fused else None)
         monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # there is none on meta
         monkeypatch.setattr(Trainer, "_set_coefficients", lambda *_, **__: None)  # between epochs, from values
         return Trainer(tiny, tiny.baseline | knobs, 101, "meta", images)

@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from vqkit.nn.convolution import Convolution, Upsample
@@ -18,11 +17,11 @@ class Encoder(nn.Module):
     def __init__(self, hidden, latent_dim):
         super().__init__()
         self.down1 = Convolution(3, hidden, 4, stride=2)
-        self.down2 = Convolution(hidden, hidden, 4, stride=2)
-        self.out = Convolution(hidden, latent_dim, 3)
+        self.down2 = Convolution(hidden, hidden, 4, stride=2, rectify=True)
+        self.out = Convolution(hidden, latent_dim, 3, rectify=True)
 
     def forward(self, images_NCHW):
-        return self.out(F.relu_(self.down2(F.relu_(self.down1(images_NCHW)))))
+        return self.out(self.down2(self.down1(images_NCHW)))
 
 
 class Decoder(nn.Module):
@@ -35,7 +34,7 @@ class Decoder(nn.Module):
         self.up2 = Upsample(hidden, 3)
 
     def forward(self, codes_NCHW):
-        return self.up2(F.relu_(self.up1(F.relu_(self.inp(codes_NCHW)))))
+        return self.up2(self.up1(self.inp(codes_NCHW)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,14 +13,11 @@ or centre; these cost time only.
 A latent with a non-finite entry gets code 0. A code with one is never nearest, unless all codes are such.
 """
 
+import functools
+
 import torch
 
 from vqkit.errors import InternalError
-
-try:
-    from vqkit.nn import nearest_triton
-except ImportError:  # a torch without Triton
-    nearest_triton = None
 
 CODES_PER_TILE = 2048
 SCORES_PER_TILE = 2**19  # 2 MiB of float32: about what stays in cache between the product and the reductions
@@ -47,11 +44,22 @@ def nearest_codes(latents, codes):
             return torch.zeros(0, dtype=torch.int64, device=latents.device)
         if latents.device.type == "cpu":
             return nearest_codes_tiled(latents, codes)
-        if nearest_triton is None or not nearest_triton.launchable():
+        fused = fused_search()
+        if fused is None:
             return nearest_codes_float64(latents, codes)
         with torch.cuda.device_of(latents):
-            slack, tiny = relative_slack(codes), TINY[torch.float32]
-            return nearest_triton.nearest_codes_fused(latents, codes, centre_of(codes), slack, tiny)
+            return fused(latents, codes, centre_of(codes), relative_slack(codes), TINY[torch.float32])
+
+
+@functools.cache
+def fused_search():
+    """The Triton kernel, loaded where it is needed, which is not on a CPU; None with a torch without Triton, and where
+    Triton can't build what launches it."""
+    try:
+        from vqkit.nn.nearest_triton import launchable, nearest_codes_fused
+    except ImportError:
+        return None
+    return nearest_codes_fused if launchable() else None
 
 
 def centre_of(codes):
@@ -103,7 +111,7 @@ def nearest_codes_tiled(latents, codes):
         z = latents[row : row + tile_rows] - centre
         n = len(z)
         lowest = lowest_buffer[: (groups + members) * n].view(-1, n)
-        by_group, by_member = lowest[:groups], lowest[groups:].fill_(torch.inf)
+        by_group, by_member = lowest[:groups], lowest[groups:]
         for start in starts:
             torch.sub(codes[start : start + tile_codes], centre, out=tile[: min(tile_codes, K - start)])
             norms = code_norms[start : start + tile_codes]
@@ -111,7 +119,10 @@ def nearest_codes_tiled(latents, codes):
             torch.addmm(norms, tile[: len(norms)], z.t(), alpha=-2, out=scores)
             scores = scores.view(-1, members, n)
             torch.amin(scores, 1, out=by_group[start // members : start // members + len(scores)])
-            torch.minimum(by_member, scores.amin(0), out=by_member)
+            if start == 0:
+                torch.amin(scores, 0, out=by_member)
+            else:
+                torch.minimum(by_member, scores.amin(0), out=by_member)
         limit = range_of(by_member.amin(0), z, slack)
         lowest.gt_(limit).sub_(1)  # −1 in range, 0 beyond; NaN is in range
         count, found = counting @ lowest
@@ -135,7 +146,7 @@ def settle(latents, codes, groups, members):
     at_once = max(1, SETTLED_AT_ONCE // K)
     for first in range(0, n, at_once):
         rows = slice(first, first + at_once)
-        in_range = torch.einsum("ng,nm->ngm", groups[rows], members[rows]).flatten(1)[:, :K]
+        in_range = (groups[rows].unsqueeze(2) * members[rows].unsqueeze(1)).flatten(1)[:, :K]
         row, code = in_range.nonzero().unbind(1)
         pairs = zip(row.split(SETTLED_AT_ONCE // D + 1), code.split(SETTLED_AT_ONCE // D + 1), strict=True)
         distances = torch.cat([(codes[c].double() - latents[rows][r]).square_().sum(1) for r, c in pairs])

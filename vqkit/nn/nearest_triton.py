@@ -5,7 +5,6 @@ whether a second one is in range; ``settle`` compares all codes in float64 for t
 for the others. Both run over the whole shape whatever the values are, so nothing waits for the device.
 """
 
-import functools
 import os
 import shutil
 import sysconfig
@@ -20,7 +19,6 @@ CODES = tl.constexpr(64)
 SCAN_OPTIONS = {"num_warps": 8, "num_stages": 2}  # 33 KB of shared memory, no spilled register on sm_80 and sm_90
 
 
-@functools.cache
 def launchable():
     """Whether Triton can build the module that launches kernels: it takes a C compiler and Python's headers."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
