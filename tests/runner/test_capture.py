@@ -3,6 +3,8 @@
 On the meta device the step takes the way that it takes on CUDA, operator by operator, with shapes and no values.
 """
 
+import gc
+import weakref
 from contextlib import nullcontext
 
 import numpy as np
@@ -194,6 +196,24 @@ def test_the_faults_that_only_a_graph_has_show_in_the_replay(tiny, images, searc
     monkeypatch.setattr(Trainer, method, lambda self, *_: fault(self))
     eager, replayed = trained(tiny, images, {}), trained(tiny, images, {}, Recorded)
     assert not np.array_equal(replayed["log"], eager["log"])
+
+
+def test_a_step_leaves_nothing_of_autograd_behind(tiny, images, monkeypatch):
+    """Nodes that outlive a step would tie a capture to the stream on which the step before it ran."""
+    nodes, forward = [], quantizer.SelectRows.forward
+
+    def watched(ctx, *arguments):
+        nodes.append(weakref.ref(ctx))
+        return forward(ctx, *arguments)
+
+    monkeypatch.setattr(quantizer.SelectRows, "forward", staticmethod(watched))
+    trainer = Trainer(tiny, tiny.baseline, 101, "cpu", images)
+    gc.disable()  # what reference counts alone don't free is still there when a capture begins
+    try:
+        trainer.step()
+        assert [node() for node in nodes] == [None]
+    finally:
+        gc.enable()
 
 
 @EACH

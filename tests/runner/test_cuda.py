@@ -12,6 +12,7 @@ from runner import environment
 from runner.train import CapturedStep, Progress, Trainer, epoch_order, run_epochs
 from vqkit.formats import dataset
 from vqkit.formats.contract import Contract
+from vqkit.nn import nearest
 from vqkit.nn.nearest import nearest_codes
 
 pytestmark = [
@@ -25,6 +26,7 @@ KNOBS = [
     {"projection_lr_multiplier": 10.0, "projection_warmup_steps": 10},
     {"trainability": "coefficients", "basis_init": "identity", "dead_code_restart": 2},
     {"gradient_estimator": "rotation", "latent_normalization": "l2"},
+    {"trainability": "both", "latent_normalization": "layer_norm", "coefficient_init": "data"},
 ]
 
 
@@ -59,14 +61,20 @@ def assert_same(one, two):
             assert np.array_equal(array, two[mark][name]), f"{name} at mark {mark}"
 
 
-@pytest.mark.parametrize("knobs", KNOBS, ids=range(4))
+@pytest.mark.parametrize("knobs", KNOBS, ids=range(len(KNOBS)))
 def test_two_runs_are_equal_to_the_bit(images, knobs):
     assert_same(evidence(trainer(images, **knobs)), evidence(trainer(images, **knobs)))
 
 
-@pytest.mark.parametrize("knobs", KNOBS, ids=range(4))
+@pytest.mark.parametrize("knobs", KNOBS, ids=range(len(KNOBS)))
 def test_graph_and_eager_are_equal_to_the_bit(images, knobs):
     assert_same(evidence(trainer(images, **knobs)), evidence(trainer(images, capture=None, **knobs)))
+
+
+def test_the_search_without_triton_gives_the_same_evidence(images, monkeypatch):
+    fused = evidence(trainer(images))
+    monkeypatch.setattr(nearest, "fused_search", lambda: None)
+    assert_same(fused, evidence(trainer(images)))
 
 
 def test_losses_agree_with_the_cpu_over_twenty_steps(images):
