@@ -1,9 +1,10 @@
-"""``python -m evaluator``: verify a run, print the digest to keep of it, score, unblind, reproduce."""
+"""``python -m evaluator verify | digest | score | unblind | reproduce``."""
 
 import json
 import os
 import re
 import sys
+from argparse import ArgumentTypeError
 from collections import Counter
 from pathlib import Path
 
@@ -59,12 +60,14 @@ def digest(options):
     With --expect, a manifest must have that digest; a ledger may have grown since, but must have had that head.
     """
     folder = options.folder
-    if (folder / campaign.CAMPAIGN).exists():
+    if _is_campaign(folder):
         name = campaign.read(folder, campaign.CAMPAIGN)[0]["name"]
         heads = campaign.ledger_heads(campaign.ledger_events(folder))
         line = f"{name} ledger {heads[-1]} {len(heads) - 1} events"
     else:
         with Folder(folder) as opened:
+            if opened.mode(run.MANIFEST) is None:
+                raise Incomplete("E_RUN_INCOMPLETE", folder.name, f"{run.MANIFEST}, written last", "none")
             data = opened.read(run.MANIFEST, canonical.MAX_BYTES)
         heads = [digests.digest("manifest", data)]
         line = f"{run.parse_manifest(data)['predicate']['run_id']} manifest {heads[-1]}"
@@ -75,11 +78,12 @@ def digest(options):
 
 def score_folder(options):
     """Score a campaign or one run."""
+    whole = _is_campaign(options.folder)
     held = _held(options, options.folder)
     if held.data is None:
         expected = "the dataset of the plan: --data DIR, or prepared under ./data"
         raise UsageError("E_USAGE", "score", expected, "neither")
-    if not (options.folder / campaign.CAMPAIGN).exists():
+    if not whole:
         value, path = score.score_run(options.folder, held, level=options.level)
         _show(options, value, f"{value['run_id']}: {value['state']}, {value['verification']['level']}, {path}")
         return
@@ -91,7 +95,7 @@ def score_folder(options):
 
 def unblind_folder(options):
     """Open what was sealed, after the scores are frozen."""
-    if not (options.folder / campaign.CAMPAIGN).exists():
+    if not _is_campaign(options.folder):
         value = unblind.unblind_run(options.folder)
         _show(options, value, f"{value['run_id']}: {value['status']}, {json.dumps(value['effective'])}")
         return
@@ -99,6 +103,14 @@ def unblind_folder(options):
     cells = Counter(cell["arm"] for cell in value["cells"])
     arms = ", ".join(f"{arm['label']} ({cells[arm['label']]} cells)" for arm in value["arms"])
     _show(options, value, f"unblinded in {campaign.UNBLINDED}: {arms}")
+
+
+def _is_campaign(folder):
+    """Whether a folder that may be either holds a campaign, not a run; raises ``Rejected`` where it holds neither."""
+    if any(os.path.lexists(folder / name) for name in (run.PLAN, run.MANIFEST)):
+        return campaign.is_there(folder)
+    campaign.require_there(folder, f", or of a run, with {run.PLAN}")
+    return True
 
 
 def _show(options, value, text):
@@ -116,7 +128,7 @@ def _held(options, folder):
 
 def _named_data(folder):
     try:
-        if (folder / campaign.CAMPAIGN).exists():
+        if campaign.is_there(folder):
             plan, _ = campaign.read(folder, campaign.CAMPAIGN)
         else:
             plan, _ = run.parse_plan(files.read_once(folder / run.PLAN, max_bytes=canonical.MAX_BYTES))
@@ -127,7 +139,8 @@ def _named_data(folder):
 
 
 def _parser():
-    parser = ArgumentParser(prog="python -m evaluator", description=__doc__)
+    text = "Verify runs and score them, without trusting whoever made them."
+    parser = ArgumentParser(prog="python -m evaluator", description=text)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     command = commands.add_parser("verify", help="climb the verification ladder with one run")
@@ -170,7 +183,7 @@ def _path(text):
 
 def _digest(text):
     if not re.fullmatch(DIGEST["pattern"], text):
-        raise ValueError
+        raise ArgumentTypeError(f"{text!r} is no digest (sha256: and 64 hexadecimal digits)")
     return text
 
 

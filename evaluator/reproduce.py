@@ -33,7 +33,7 @@ def reproduce(run_dir, held, *, device=None, python=sys.executable):
         Refused: E_NOT_FROZEN for a cell of a campaign whose scores are not frozen.
     """
     above = run_dir.parent.parent
-    if (above / campaign.CAMPAIGN).exists() and not (above / campaign.FROZEN).exists():
+    if campaign.is_there(above) and not (above / campaign.FROZEN).exists():
         raise Refused("E_NOT_FROZEN", run_dir.name, "frozen scores: retraining opens what is sealed", "none")
     verdict = climb(run_dir, held, level="V5")
     if verdict.status == "failed" or held.data is None:

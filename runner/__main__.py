@@ -17,17 +17,18 @@ USAGE = """\
 usage: python -m runner COMMAND …
 
   knobs [--json | --schema]        what an intervention may set; the schema of the artifact
-  check FILE [--contract NAME]     effective knobs, digests and status of an artifact, or everything wrong with it
+  check FILE                       effective knobs, digests and status of an artifact, or everything wrong with it
   run intervention=FILE seed=N     one run: contract= device= marks= data= phase= threads= out= budget_seconds=
   sign RUN --key FILE              sign the manifest of a run (Ed25519; extra `sign`)
-  repeat RUN --data --out          train once more what a sealed run planned; opens its reveal
+  repeat RUN --data DIR --out DIR  train once more what a sealed run planned; opens its reveal
   sweep                            a campaign: sweep= preset= contract= data= out= seeds= executor.slots= dry_run=
   status DIR | retry DIR           the state of a campaign; run its failed cells again
-  data prepare SOURCE              make the canonical file of a dataset
+  data prepare SOURCE | list | show DATASET
+                                   make the canonical file of a dataset; those that are made
   lock NAME                        lock a new contract by its digest
 
-Options and their defaults are in configs/config.yaml. Exit codes: 0 done; 1 internal; 2 usage; 3 artifact rejected;
-4 refused by a rule; 5 the run did not complete; 6 verification failed; 7 incomplete."""
+COMMAND --help lists all options. Exit codes: 0 done; 1 internal; 2 usage; 3 artifact rejected; 4 refused by a rule;
+5 the run did not complete; 6 verification failed; 7 incomplete."""
 
 
 def main(argv):
@@ -40,17 +41,17 @@ def main(argv):
     if command not in COMMANDS:
         raise UsageError("E_USAGE", "python -m runner", f"one of {', '.join(COMMANDS)}", command or "nothing")
     if command in ("run", "sweep") and {"--help", "-h"} & set(rest):
-        print(USAGE)
+        print(f"usage: python -m runner {command} key=value …\n\n{(CONFIGS / 'config.yaml').read_text()}", end="")
         return 0
     return COMMANDS[command](rest)
 
 
 def knobs(argv):
-    """Print the registry of knobs."""
-    parser = ArgumentParser(prog="python -m runner knobs")
+    """Print what an intervention may set."""
+    parser = ArgumentParser(prog="python -m runner knobs", description=knobs.__doc__)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true")
-    form.add_argument("--schema", action="store_true")
+    form.add_argument("--json", action="store_true", help="print JSON")
+    form.add_argument("--schema", action="store_true", help="print the JSON Schema of an intervention")
     chosen = parser.parse_args(argv)
     if chosen.schema:
         print(json.dumps(intervention.artifact_schema(), indent=2))
@@ -66,17 +67,18 @@ def knobs(argv):
 
 
 def check(argv):
-    """Check one artifact and print what it would execute."""
+    """Print what an intervention would execute, or everything that is wrong with it."""
     from runner import config
 
-    parser = ArgumentParser(prog="python -m runner check")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--contract", help="default: the one that the artifact names, or quick-v1")
-    parser.add_argument("--phase", choices=intervention.PHASES, default="development")
-    parser.add_argument("--json", action="store_true")
+    parser = ArgumentParser(prog="python -m runner check", description=check.__doc__)
+    parser.add_argument("file", type=Path, metavar="FILE", help="an intervention")
+    parser.add_argument("--contract", metavar="NAME", help="default: the one that the artifact names, or quick-v1")
+    parser.add_argument("--phase", choices=intervention.PHASES, default="development", help="default: %(default)s")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_args(argv)
     raw = files.read_once(chosen.file, max_bytes=intervention.MAX_BYTES)
-    contract = config.locked_contract(chosen.contract or _named_contract(raw))
+    named = _named_contract(raw, chosen.file.name) if chosen.contract is None else chosen.contract
+    contract = config.locked_contract(named)
     checked = intervention.check(raw, contract, chosen.phase, where=chosen.file.name)
     status = checked.status
     if status == "no_effect":
@@ -110,9 +112,7 @@ def run(argv):
     from runner.plan import Request
     from vqkit.formats.run import run_id
 
-    chosen = config.options(argv, config.RUN_OPTIONS)
-    if chosen["intervention"] is None or type(chosen["seed"]) is not int:
-        raise UsageError("E_USAGE", "run", "intervention=FILE and seed=NUMBER", " ".join(argv) or "nothing")
+    chosen = config.options(argv, config.RUN_OPTIONS, needed=("intervention", "seed"))
     contract = config.composed_contract(chosen)
     raw = files.read_once(Path(chosen["intervention"]), max_bytes=intervention.MAX_BYTES)
     checked = intervention.check(raw, contract, chosen["phase"], where=chosen["intervention"])
@@ -151,21 +151,20 @@ def run(argv):
 
 
 def lock(argv):
-    """Add a new contract to LOCK.json; a name that is locked stays as it is."""
+    """Bind a new contract to its digest in LOCK.json; one that is locked stays as it is."""
     from runner import config
     from vqkit.formats import contract as contracts
 
-    parser = ArgumentParser(prog="python -m runner lock")
-    parser.add_argument("name")
+    parser = ArgumentParser(prog="python -m runner lock", description=lock.__doc__)
+    parser.add_argument("name", metavar="NAME", help="configs/contract/NAME.yaml")
     name = parser.parse_args(argv).name
-    folder = CONFIGS / "contract"
-    contract = contracts.Contract(config.load_yaml(folder / f"{name}.yaml"))
+    contract = contracts.Contract(config.load_yaml(config.contract_file(name)))
     locked = contracts.read_lock()
     if contract.name != name:
         raise Rejected("E_CONTRACT_NAME", f"{name}.yaml", f"name: {name}", contract.name)
     if name in locked:
         contracts.require_locked(contract, locked)
-    files.replace(folder / "LOCK.json", canonical.dumps(locked | {name: contract.digest}))
+    files.replace(CONFIGS / "contract" / "LOCK.json", canonical.dumps(locked | {name: contract.digest}))
     print(f"{name}  {contract.digest}")
 
 
@@ -203,8 +202,7 @@ def _sweep(argv):
         from runner import config
         from runner.sweep import command, preset
 
-        argv, data = preset.choose(argv, standby.host)
-        chosen = config.options(argv, config.SWEEP_OPTIONS)
+        chosen, data = preset.choose(argv, standby.host)
         named = dict(argument.split("=", 1) for argument in argv).get("sweep", "calibration")
         where = named if named.endswith((".yaml", ".yml")) else f"configs/sweep/{named}.yaml"
         if chosen["device"] == "cpu" and chosen["executor"]["name"] == "local" and not chosen["dry_run"]:
@@ -242,13 +240,13 @@ COMMANDS = {
 }
 
 
-def _named_contract(raw):
+def _named_contract(raw, where):
     """The contract that an artifact names, or the default where it names none that could be loaded."""
-    value, _ = canonical.parse(raw, max_bytes=intervention.MAX_BYTES)
+    from runner.config import names
+
+    value, _ = canonical.parse(raw, where=where, max_bytes=intervention.MAX_BYTES)
     name = value.get("contract") if isinstance(value, dict) else None
-    return (
-        name if isinstance(name, str) and (CONFIGS / "contract" / f"{Path(name).name}.yaml").is_file() else "quick-v1"
-    )
+    return name if name in names("contract") else "quick-v1"
 
 
 def _knob_record(knob):

@@ -4,18 +4,22 @@ Hydra composes; nothing here is ever instantiated from a config. What the contra
 any name: the refusal says which field it is.
 """
 
+import copy
 import functools
+import io
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from runner import settings
-from vqkit.errors import Problem, Refused, UsageError, raise_all
+from vqkit.errors import Problem, Refused, Rejected, UsageError, raise_all
 from vqkit.formats import contract as contracts
+from vqkit.formats import files
 from vqkit.formats.knobs import KNOBS
 from vqkit.formats.schema import nearest
 
@@ -23,10 +27,12 @@ RUN_OPTIONS = (
     "intervention", "contract", "seed", "device", "threads", "data", "root", "marks", "phase", "out", "budget_seconds",
 )  # fmt: skip
 SWEEP_OPTIONS = (
-    "sweep", "contract", "seeds", "device", "threads", "data", "root", "marks", "phase", "out", "executor",
+    "sweep", "preset", "contract", "seeds", "device", "threads", "data", "root", "marks", "phase", "out", "executor",
     "budget_seconds", "dry_run", "calibration",
 )  # fmt: skip
+GROUPS = {"contract": "E_CONTRACT_UNKNOWN", "sweep": "E_CONFIG", "executor": "E_CONFIG"}  # → code of an unknown name
 TEXT = ("intervention", "data", "root", "out", "calibration")  # paths: taken as they are, outside Hydra's grammar
+MAX_BYTES = 1 << 20  # of a YAML file
 OPEN = "executor.additional_parameters"  # takes keys that configs/ does not have
 ALIASES = {
     "lr": "training.learning_rate",
@@ -38,64 +44,53 @@ ALIASES = {
 }
 
 
-def options(arguments, allowed, beside=()):
+def options(arguments, allowed, needed=()):
     """Compose ``key=value`` arguments into a plain dict of the ``allowed`` options.
 
     Args:
         arguments: as on the command line.
         allowed: ``RUN_OPTIONS`` or ``SWEEP_OPTIONS``.
-        beside: options that the command takes, too, but the caller has taken out; errors name them.
+        needed: those that have no default.
 
     Raises:
-        Refused: E_CONTRACT_FROZEN for every argument that would change the contract.
-        UsageError: E_USAGE for every unknown or malformed argument; E_CONFIG for every value of another type or range
-            than ``settings`` has it.
+        UsageError: with everything that is wrong: E_USAGE for an unknown, malformed, repeated or missing argument,
+            E_CONTRACT_UNKNOWN, E_CONFIG for any other value of another type or range than ``settings`` has it.
+        Refused: E_CONTRACT_FROZEN for every argument that would change the contract, where nothing else is wrong.
+        Rejected: for the file of a sweep that can't be read.
     """
-    frozen, unknown, texts, overrides, known = [], [], {}, [], (*allowed, *beside)
-    base = _base()
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        name = key.lstrip("+~")
-        field = _frozen_field(name, base["contract"], allowed)
-        if field:
-            found = f"{argument} (a knob is set by an intervention)" if field.startswith("knobs.") else argument
-            frozen.append(
-                Problem(
-                    code="E_CONTRACT_FROZEN", where=f"contract.{field}", expected="the contract's value", found=found
-                )
-            )
-        elif not equals or name.split(".")[0] not in allowed or key != name:
-            found = nearest(f"{name.split('.')[0]}=", [f"{option}=" for option in known], shown=argument)
-            expected = f"key=value with a key of {', '.join(known)}"
-            unknown.append(Problem(code="E_USAGE", where="arguments", expected=expected, found=found))
-        elif name in TEXT or (name == "sweep" and value.endswith((".yaml", ".yml"))):
-            texts[name] = value
-        else:
-            overrides.append(f"++{argument}" if name.startswith(OPEN) else argument)
-    raise_all(Refused, frozen)
-    raise_all(UsageError, unknown)
-    composed = _compose(overrides) | texts
-    if isinstance(composed["sweep"], str):
-        composed["sweep"] = load_yaml(Path(composed["sweep"]))
+    given, wrong, frozen = _split(arguments, allowed)
+    groups = {key: given.pop(key) for key in GROUPS if key in given}
+    file = groups.pop("sweep") if groups.get("sweep", "").endswith((".yaml", ".yml")) else None
+    unknown = {key: _unknown(key, name) for key, name in groups.items() if name not in names(key)}
+    composed = copy.deepcopy(_compose(*(f"{key}={name}" for key, name in groups.items() if key not in unknown)))
+    for key, text in given.items():
+        *path, name = key.split(".", 2)
+        place = functools.reduce(lambda value, step: value.get(step), path, composed)
+        if isinstance(place, dict):
+            place[name] = text if key in TEXT else _value(text)
     chosen = {key: composed[key] for key in allowed}
-    executor = settings.executor_problems(chosen["executor"]) if "executor" in chosen else []
-    raise_all(UsageError, settings.problems(chosen) + executor)
-    return chosen
+    wrong += [*unknown.values(), *settings.problems(chosen)]
+    if "executor" in chosen and "executor" not in unknown:
+        wrong += settings.executor_problems(chosen["executor"])
+    missing = [key for key in needed if chosen[key] is None]
+    wrong += [Problem(code="E_USAGE", where=key, expected=f"{key}=VALUE", found="nothing") for key in missing]
+    raise_all(UsageError, wrong + frozen if wrong else ())
+    raise_all(Refused, frozen)
+    return chosen | ({"sweep": load_yaml(Path(file))} if file else {})
 
 
-def locked_contract(name):
-    """The contract of that name, held against ``LOCK.json``."""
-    return require_locked(contracts.CONFIGS / "contract" / f"{name}.yaml", name)
-
-
-def require_locked(path, name):
-    """A contract file, validated and held against ``LOCK.json``."""
-    known = sorted(file.stem for file in path.parent.glob("*.yaml"))
-    if name not in known:
-        raise UsageError("E_CONTRACT_UNKNOWN", "contract", f"one of {', '.join(known)}", nearest(name, known))
-    contract = contracts.Contract(load_yaml(path))
-    contracts.require_locked(contract, contracts.read_lock(path.parent))
+def locked_contract(name, folder=contracts.CONFIGS / "contract"):
+    """The contract of that name in ``folder``, validated and held against the ``LOCK.json`` there."""
+    contract = contracts.Contract(load_yaml(contract_file(name, folder)))
+    contracts.require_locked(contract, contracts.read_lock(folder))
     return contract
+
+
+def contract_file(name, folder=contracts.CONFIGS / "contract"):
+    """The file of the contract of that name; raises ``UsageError`` (E_CONTRACT_UNKNOWN) where there is none."""
+    if name not in names("contract", folder):
+        raise UsageError([_unknown("contract", name, folder)])
+    return folder / f"{name}.yaml"
 
 
 def composed_contract(options):
@@ -105,40 +100,85 @@ def composed_contract(options):
     return contract
 
 
+def names(group, folder=None):
+    """What can be chosen from a group of configs."""
+    return sorted(path.stem for path in (folder or contracts.CONFIGS / group).glob("*.yaml"))
+
+
 def load_yaml(path):
-    """A YAML file as plain data, duplicate keys refused."""
+    """A YAML file as plain data, duplicate keys refused; raises ``Rejected`` (E_FILE_…, E_YAML)."""
+    raw = files.read_once(path.resolve(), max_bytes=MAX_BYTES)
     try:
-        return OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
-        raise UsageError("E_CONFIG", str(path), "a YAML file", str(error)) from None
+        return OmegaConf.to_container(OmegaConf.load(io.StringIO(raw.decode())), resolve=True)
+    except (OSError, ValueError, RecursionError, YAMLError, OmegaConfBaseException) as error:
+        raise Rejected("E_YAML", str(path), "a YAML file", _one_line(error)) from None
+
+
+def _split(arguments, allowed):
+    """(key → text of its value, the problems of other arguments, those of arguments that would change the contract)."""
+    executor = dict(argument.partition("=")[::2] for argument in arguments).get("executor", "local")
+    inner = settings.EXECUTORS.get(executor) or set().union(*settings.EXECUTORS.values())
+    known = [*allowed, *(f"executor.{key}" for key in sorted(inner) if "executor" in allowed)]
+    given, wrong, frozen = {}, [], []
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        name = key.lstrip("+~-")
+        field = _frozen_field(name, _compose()["contract"])
+        if field:
+            found = f"{argument} (a knob is set by an intervention)" if field.startswith("knobs.") else argument
+            where, expected = f"contract.{field}", "the contract's value"
+            frozen.append(Problem(code="E_CONTRACT_FROZEN", where=where, expected=expected, found=found))
+        elif not equals or not (key in known or (OPEN in known and key.removeprefix(f"{OPEN}.") not in ("", key))):
+            expected, found = f"key=value with a key of {', '.join(known)}", nearest(name, known, shown=argument)
+            wrong.append(Problem(code="E_USAGE", where="arguments", expected=expected, found=found))
+        elif key in given:
+            wrong.append(Problem(code="E_USAGE", where=key, expected="the key once", found=f"{argument} after another"))
+        else:
+            given[key] = text
+    return given, wrong, frozen
+
+
+def _value(text):
+    """The value that a text stands for in Hydra's grammar; what it can't read is a text."""
+    try:
+        override = OverridesParser.create().parse_override(f"value={text}")
+    except HydraException:
+        return text
+    return text if override.is_sweep_override() else override.value()
+
+
+def _unknown(group, name, folder=None):
+    """The problem of a name that a group does not have."""
+    known = names(group, folder)
+    expected = f"one of {', '.join(known)}{' or a file that ends in .yaml' if group == 'sweep' else ''}"
+    return Problem(code=GROUPS[group], where=group, expected=expected, found=nearest(name, known))
 
 
 @functools.cache
-def _base():
-    """What is composed of no arguments; to be read only."""
-    return _compose([])
-
-
-def _compose(overrides):
+def _compose(*overrides):
+    """What Hydra composes of choices from groups; to be read only."""
     try:
         with initialize_config_dir(str(contracts.CONFIGS), version_base="1.3"):
-            return OmegaConf.to_container(compose("config", overrides), resolve=True)
+            return OmegaConf.to_container(compose("config", list(overrides)), resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise UsageError("E_CONFIG", "configs", "options that compose", str(error)) from None
+        raise UsageError("E_CONFIG", "configs", "files that compose", _one_line(error)) from None
 
 
-def _frozen_field(name, contract, allowed):
+def _one_line(error):
+    return " ".join(str(error).split())[:500]
+
+
+def _frozen_field(name, contract):
     """The contract's field that an argument of this name would change, or None."""
     if name.startswith("contract."):
         return name.removeprefix("contract.")
-    fields = dict(_leaves(contract, ""))
     if name in KNOBS:
         return f"knobs.baseline.{name}"
-    if name in allowed:
+    if name in (*RUN_OPTIONS, *SWEEP_OPTIONS):
         return None
     if name in ALIASES:
         return ALIASES[name]
-    for field in fields:
+    for field, _ in _leaves(contract, ""):
         if name == field or field.endswith(f".{name}") or field.startswith(f"{name}."):
             return field
     return None

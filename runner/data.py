@@ -11,6 +11,7 @@ repeats what the datasets say of themselves, ``show`` digests the pixels again.
 import json
 import sys
 import time
+from argparse import ArgumentTypeError
 from dataclasses import asdict
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def _parser():
     prepare.add_argument("source", metavar="SOURCE", help="cifar10, patches, auto, or a path to files or a folder")
     prepare.add_argument("--name", metavar="ID", help="what to call it (default: the name of the folder)")
     prepare.add_argument(
-        "--holdout", type=int, default=0, metavar="N", help="no test split: evaluate on the last N training images"
+        "--holdout", type=_count, default=0, metavar="N", help="no test split: evaluate on the last N training images"
     )
     prepare.set_defaults(command=_prepare)
     commands.add_parser("list", parents=[common], help="what is prepared").set_defaults(command=_list)
@@ -75,6 +76,12 @@ def _parser():
     show.add_argument("source", metavar="DATASET", help="the id of a prepared dataset, or its folder")
     show.set_defaults(command=_show)
     return parser
+
+
+def _count(text):
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"{text!r} is no number of images")
+    return int(text)
 
 
 def _prepare(arguments):

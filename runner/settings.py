@@ -22,20 +22,29 @@ def _or_null(rule):
     return f"null or {rule[0]}", lambda value: value is None or rule[1](value)
 
 
-def _integers(value):
-    return isinstance(value, list) and all(type(item) is int for item in value)
+def _are_distinct(value):
+    return isinstance(value, list) and value != [] and all(map(COUNT[1], value)) and len({*value}) == len(value)
 
 
+COUNT = _integer(0)
 POSITIVE = ("a number > 0", lambda value: type(value) in (int, float) and 0 < value <= EXACT)
 NAME = ("a name", lambda value: isinstance(value, str) and value != "")
+PATH = ("a path", NAME[1])
+DISTINCT = ("a list of one or more distinct integers ≥ 0", _are_distinct)
 OPTIONS = {
-    "seed": _or_null(_integer(0)),
-    "seeds": _or_null(("a list of distinct integers", lambda value: _integers(value) and len({*value}) == len(value))),
-    "marks": _or_null(("a list of integers", _integers)),
+    "intervention": _or_null(PATH),
+    "seed": _or_null(COUNT),
+    "seeds": _or_null(DISTINCT),
+    "marks": _or_null(DISTINCT),
+    "data": PATH,
+    "root": PATH,
+    "out": _or_null(PATH),
+    "calibration": _or_null(PATH),
     "device": _one_of("cpu", "cuda"),
     "threads": _integer(1),
     "phase": _one_of(*PHASES),
     "budget_seconds": _or_null(POSITIVE),
+    "preset": _or_null(NAME),
     "dry_run": ("true or false", lambda value: type(value) is bool),
 }
 LOCAL = {"slots": _or_null(_integer(1)), "timeout_seconds": POSITIVE}
@@ -45,7 +54,7 @@ SLURM = LOCAL | {
     "account": _or_null(NAME),
     "time_minutes": _integer(1),
     "cpus": _or_null(_integer(1)),
-    "gpus": _or_null(_integer(0)),
+    "gpus": _or_null(COUNT),
     "memory_gb": _or_null(POSITIVE),
     "additional_parameters": ("a mapping", lambda value: isinstance(value, dict)),
     "poll_seconds": POSITIVE,
@@ -64,7 +73,7 @@ def problems(values, rules=OPTIONS, *, prefix="", code="E_CONFIG"):
 
 def executor_problems(executor):
     """The problems of an executor's options, those between two of them included."""
-    name = executor["name"]
+    name = executor.get("name")
     if name not in EXECUTORS:
         expected = f"one of {', '.join(EXECUTORS)}"
         return [Problem(code="E_CONFIG", where="executor.name", expected=expected, found=nearest(str(name), EXECUTORS))]

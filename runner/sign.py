@@ -6,7 +6,7 @@ The key is an Ed25519 private key in PEM (``openssl genpkey -algorithm ed25519``
 import os
 from pathlib import Path
 
-from vqkit.errors import ArgumentParser, Rejected, UsageError
+from vqkit.errors import ArgumentParser, Incomplete, Rejected, UsageError
 from vqkit.formats import canonical, files, run, signature
 
 MAX_KEY_BYTES = 1 << 14
@@ -26,8 +26,11 @@ def sign(run_dir, key_file):
 
     Raises:
         Rejected: E_KEY for another key, E_FILE_EXISTS for a run that is signed, and as reading the manifest does.
+        Incomplete: E_RUN_INCOMPLETE for a run without one.
         UsageError: where the extra is not installed.
     """
+    if not os.path.lexists(run_dir / run.MANIFEST):
+        raise Incomplete("E_RUN_INCOMPLETE", run_dir.name, f"{run.MANIFEST}, written last", "none")
     key = _private_key(files.read_once(key_file, max_bytes=MAX_KEY_BYTES))
     manifest = files.read_once(run_dir / run.MANIFEST, max_bytes=canonical.MAX_BYTES)
     run.parse_manifest(manifest)

@@ -9,7 +9,7 @@ import os
 import numpy as np
 
 from vqkit.formats import campaign, canonical, dataset, digests, intervention, run, source, tensors
-from vqkit.formats.knobs import BASELINE, KNOBS
+from vqkit.formats.knobs import KNOBS
 
 SALT = bytes(range(32))
 RUN_ID = "run-00000000000000aa"
@@ -31,7 +31,7 @@ def artifact(**changes):
         "schema": "vqkit.intervention/1",
         "contract": "any",
         "decision_point": KNOBS[first].decision_point,
-        "changes": [{"knob": knob, "from": BASELINE[knob], "to": to} for knob, to in changes.items()],
+        "changes": [{"knob": knob, "from": KNOBS[knob].baseline, "to": to} for knob, to in changes.items()],
         "expected": {"metric": "utilization", "direction": "increase"},
         "guardrail_at_risk": None,
         "citations": [],

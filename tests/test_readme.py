@@ -16,7 +16,7 @@ SHOWN = [
     shlex.split(line.removeprefix("$ "), comments=True) for line in LINES if line.startswith(("$ ", "make ", "python "))
 ]
 MODULES = [words[2:] for words in SHOWN if words[:2] == ["python", "-m"]]
-OPTIONS = {"run": config.RUN_OPTIONS, "sweep": (*config.SWEEP_OPTIONS, "preset")}
+OPTIONS = {"run": config.RUN_OPTIONS, "sweep": config.SWEEP_OPTIONS}
 
 
 def targets():

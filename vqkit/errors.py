@@ -24,6 +24,7 @@ CODES = {
     # usage
     "E_USAGE": "the command line can't be understood",
     "E_CONFIG": "a config file does not compose",
+    "E_YAML": "not YAML, or a key stands twice",
     # canonical JSON
     "E_JSON_ENCODING": "JSON must be UTF-8 without a byte order mark",
     "E_JSON_SYNTAX": "not JSON (RFC 8259), or data behind the value",
@@ -69,6 +70,7 @@ CODES = {
     "E_DATASET_NOT_ALLOWED": "the contract does not allow this dataset",
     "E_DEVICE": "the device is not there",
     "E_CALIBRATION": "a calibration that this campaign can't be planned from",
+    "E_CAMPAIGN_MISSING": "no campaign lies in this folder",
     "E_CAMPAIGN_CHANGED": "another campaign lies in this folder",
     "E_NOT_FROZEN": "unblinding before the scores are frozen",
     "E_FROZEN": "the scores are frozen already",
@@ -80,7 +82,7 @@ CODES = {
     "E_DATA_COLUMN": "a table lacks a column or has it in another type",
     "E_DATA_EMPTY": "a split holds no image, or fewer than asked for",
     "E_DATA_LABEL": "a label that can't be read",
-    "E_DATASET_NAME": "a dataset name that is not plain or not earned",
+    "E_DATASET_NAME": "a dataset name that is not earned",
     "E_DATASET_CHANGED": "another dataset is prepared under this name",
     "E_DATASET_FILE": "the canonical dataset file is damaged",
     # runs
@@ -206,19 +208,14 @@ def guarded(main, argv):
     """Run ``main(argv)`` as a command: its exit code, with every problem on stderr (as JSON when argv has --json)."""
     try:
         return main(argv) or 0
-    except VqkitError as error:
-        print(error.to_json() if "--json" in argv else error, file=sys.stderr)
-        return error.exit_code
+    except VqkitError as raised:
+        error = raised
     except KeyboardInterrupt:
-        print(
-            Problem(code="E_RUN_CANCELLED", where="command", expected="the end", found="an interrupt"), file=sys.stderr
-        )
-        return RunFailed.exit_code
+        error = RunFailed("E_RUN_CANCELLED", "command", "the end", "an interrupt")
     except BrokenPipeError:
         return InternalError.exit_code
     except Exception:
         traceback.print_exc()
-        print(
-            Problem(code="E_INTERNAL", where="command", expected="no exception", found="the one above"), file=sys.stderr
-        )
-        return InternalError.exit_code
+        error = InternalError("E_INTERNAL", "command", "no exception", "the one above")
+    print(error.to_json() if "--json" in argv else error, file=sys.stderr)
+    return error.exit_code

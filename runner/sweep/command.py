@@ -15,11 +15,15 @@ from runner.sweep import calibrated, cells, definition, local, plan, ray, slurm
 from runner.sweep.estimate import estimate, probe
 from runner.sweep.host import Host
 from runner.sweep.progress import Progress
-from vqkit.errors import ArgumentParser, Incomplete, RunFailed, UsageError, raise_all
-from vqkit.formats import campaign, canonical, dataset, files
+from vqkit.errors import ArgumentParser, Incomplete, Rejected, RunFailed, UsageError, raise_all
+from vqkit.formats import campaign, canonical, dataset, files, schema
 
 EXECUTORS = {"local": local, "slurm": slurm, "ray": ray}
 LAUNCH = "launch.json"  # how the campaign was started last: data, executor and limits, for `retry`; bound by nothing
+
+_LAUNCH = schema.closed(
+    executor={"type": "object"}, data={"type": "string"}, budget_seconds={"type": ["number", "null"]}
+)
 
 
 def sweep(options, contract, data, *, where="sweep", host=None):
@@ -54,7 +58,7 @@ def sweep(options, contract, data, *, where="sweep", host=None):
         _print_estimate(terms, estimate(terms, slots, *probe(terms, host, data)), slots)
         return 0
     folder = Path(options["out"] or Path("results") / f"{terms.sweep.name}-{contract.name}-{terms.dataset['id']}")
-    if not (folder / campaign.CAMPAIGN).is_file():
+    if not campaign.is_there(folder):
         _require_executor(executor)
         plan.create(folder, terms)  # where another process is faster, its plan is the one that counts
     planned = plan.require_same(folder, terms)
@@ -70,9 +74,9 @@ def sweep(options, contract, data, *, where="sweep", host=None):
 
 def status(argv):
     """Print the state of a campaign, from any shell at any time; nothing is written."""
-    parser = ArgumentParser(prog="python -m runner status")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--json", action="store_true")
+    parser = ArgumentParser(prog="python -m runner status", description="Say how far a campaign is.")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of a campaign")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_args(argv)
     planned, _ = campaign.read(chosen.folder, campaign.CAMPAIGN)
     state = state_of(chosen.folder, planned)
@@ -85,22 +89,24 @@ def status(argv):
 
 def retry(argv, host=None):
     """Run every cell that did not end complete again; the old attempts are kept in attempts/."""
-    parser = ArgumentParser(prog="python -m runner retry")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--data", type=Path, help="the canonical dataset, if it lies elsewhere now")
-    parser.add_argument("--slots", type=int, help="default: as many as last time")
-    parser.add_argument("--timeout-seconds", type=float, help="for one cell; default: as last time")
-    parser.add_argument("--budget-seconds", type=float, help="of training, for one cell; default: as last time")
+    text = "Run every cell of a campaign that did not end complete again."
+    parser = ArgumentParser(prog="python -m runner retry", description=text)
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of a campaign")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="the canonical dataset, if it lies elsewhere now")
+    parser.add_argument("--slots", type=int, metavar="N", help="cells at once; default: as last time")
+    parser.add_argument("--timeout-seconds", type=float, metavar="S", help="for one cell; default: as last time")
+    text = "of training, for one cell; default: as last time"
+    parser.add_argument("--budget-seconds", type=float, metavar="S", help=text)
     chosen = parser.parse_args(argv)
     host = host or Host()
-    planned, _ = campaign.read(chosen.folder, campaign.CAMPAIGN)
-    launch = canonical.loads(files.read_once(chosen.folder / LAUNCH, max_bytes=1 << 16), where=LAUNCH)
-    launch["data"] = str(chosen.data or launch["data"])
     given = {"slots": chosen.slots, "timeout_seconds": chosen.timeout_seconds, "budget_seconds": chosen.budget_seconds}
     given = {key: value for key, value in given.items() if value is not None}
     rules = {f"--{key.replace('_', '-')}": rule for key, rule in (settings.OPTIONS | settings.LOCAL).items()}
     flags = {f"--{key.replace('_', '-')}": value for key, value in given.items()}
     raise_all(UsageError, settings.problems(flags, rules, code="E_USAGE"))
+    planned, _ = campaign.read(chosen.folder, campaign.CAMPAIGN)
+    launch = _read_launch(chosen.folder)
+    launch["data"] = str(chosen.data or launch["data"])
     launch["budget_seconds"] = given.pop("budget_seconds", launch["budget_seconds"])
     launch["executor"] |= given
     raise_all(UsageError, settings.executor_problems(launch["executor"]))
@@ -112,6 +118,16 @@ def retry(argv, host=None):
     kept = f"what they left is in {chosen.folder / campaign.ATTEMPTS}" if taken else "none failed"
     print(f"{len(taken)} cells are tried again; {kept}", file=sys.stderr)
     return _work(chosen.folder, planned, launch, host)
+
+
+def _read_launch(folder):
+    """How the campaign was started last."""
+    if not (folder / LAUNCH).exists():
+        raise Incomplete("E_STAGE_MISSING", LAUNCH, "the file (start the sweep first)", "nothing")
+    launch = canonical.loads(files.read_once(folder / LAUNCH, max_bytes=1 << 16), where=LAUNCH)
+    raise_all(Rejected, schema.problems(launch, _LAUNCH, LAUNCH))
+    raise_all(Rejected, settings.executor_problems(launch["executor"]))
+    return launch
 
 
 def slots_of(options, host):

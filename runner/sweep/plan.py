@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from runner.sweep import cells
-from vqkit.errors import Problem, Refused, VqkitError, raise_all
+from vqkit.errors import Problem, Refused, Rejected, VqkitError, raise_all
 from vqkit.formats import campaign, canonical, dataset, digests, files, run
 from vqkit.formats import source as sources
 from vqkit.formats.contract import Contract
@@ -67,16 +67,18 @@ def create(folder, terms):
         True, or False when another process put a campaign there first.
 
     Raises:
-        Refused: E_FILE_EXISTS when the folder holds something else.
+        Rejected: E_FILE_EXISTS when the folder holds something else, E_FILE_WRITE when it can't be made.
     """
     salt = secrets.token_bytes(SALT_BYTES)
     planned, sealed = _cells(terms.sweep, salt)
     arms = campaign.encode(campaign.ARMS, _arms(terms.sweep, salt, sealed))
     document = campaign.encode(campaign.CAMPAIGN, terms.document(digests.digest("campaign", arms), planned))
-    folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
+    try:
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise Rejected("E_FILE_WRITE", str(folder), "a folder that can be made", error.strerror) from None
     try:
         for name in (campaign.RUNS, cells.CLAIMS, cells.WORK, cells.LOGS):
             (temporary / name).mkdir()
@@ -182,10 +184,10 @@ def _appear(temporary, folder):
     try:
         os.rename(temporary, folder)
     except OSError as error:
-        if (folder / campaign.CAMPAIGN).is_file():
+        if campaign.is_there(folder):
             return False
         expected = "a campaign, an empty folder or a name that is not taken"
-        raise Refused("E_FILE_EXISTS", str(folder), expected, error.strerror) from None
+        raise Rejected("E_FILE_EXISTS", str(folder), expected, error.strerror) from None
     files.sync_folder(folder.parent)
     return True
 

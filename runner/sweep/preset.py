@@ -11,8 +11,10 @@ from pathlib import Path
 from runner import config
 from runner.data import Progress
 from vqkit.data import resolve
-from vqkit.errors import Refused
+from vqkit.errors import Refused, UsageError
+from vqkit.formats.schema import nearest
 
+AUTO = "auto"
 LARGE, SMALL = "cifar10-v1", "quick-v1"
 
 
@@ -24,11 +26,13 @@ def choose(argv, host):
         host: a ``Host``.
 
     Returns:
-        (argv without the preset, with contract and device spelt out if there was one; a ``vqkit.data.Resolved``).
+        (the options as ``config.options`` gives them, the preset resolved; a ``vqkit.data.Resolved``).
     """
-    given = {key: value for key, _, value in (argument.partition("=") for argument in argv)}
-    kept = [argument for argument in argv if not argument.startswith("preset=")]
-    chosen = config.options(kept, config.SWEEP_OPTIONS, beside=("preset",))
+    chosen = config.options(argv, config.SWEEP_OPTIONS)
+    known = (AUTO, *config.names("contract"))
+    if chosen["preset"] not in (None, *known):
+        expected = f"one of {', '.join(known)}"
+        raise UsageError("E_CONTRACT_UNKNOWN", "preset", expected, nearest(chosen["preset"], known))
     progress = Progress()
     try:
         data = resolve(chosen["data"], Path(chosen["root"]), download=True, progress=progress)
@@ -36,13 +40,15 @@ def choose(argv, host):
         progress.close()
     if data.notice:
         _announce(data.notice)
-    if "preset" in given:
+    if chosen["preset"] is not None:
         has_cuda = host.cuda_devices() > 0
-        contract = _contract(data, has_cuda) if given["preset"] == "auto" else given["preset"]
+        contract = _contract(data, has_cuda) if chosen["preset"] == AUTO else chosen["preset"]
+        given = {argument.partition("=")[0] for argument in argv}
         defaults = {"contract": contract, "device": "cuda" if has_cuda else "cpu"}
-        kept += [f"{key}={value}" for key, value in defaults.items() if key not in given]
-        print(f"preset {given['preset']}: {' '.join(kept)}", file=sys.stderr)
-    return kept, data
+        argv = [*argv, *(f"{key}={value}" for key, value in defaults.items() if key not in given)]
+        print(f"sweep {' '.join(argv)}", file=sys.stderr)
+        chosen = config.options(argv, config.SWEEP_OPTIONS)
+    return chosen, data
 
 
 def _contract(data, has_cuda):

@@ -164,7 +164,7 @@ def test_plain_pandas_reads_the_parquet(pristine):
 # refusals
 
 
-@pytest.mark.parametrize("name", ["campaign.json", "frozen.json", "unblinded.json"])
+@pytest.mark.parametrize("name", ["frozen.json", "unblinded.json"])
 def test_a_stage_that_is_missing_is_named(folder, name):
     (folder / name).unlink()
     error = refused(folder, Incomplete)
@@ -172,8 +172,12 @@ def test_a_stage_that_is_missing_is_named(folder, name):
     assert error.problems[0].where == name
 
 
-def test_every_missing_stage_is_named(tmp_path):
-    assert refused(tmp_path, Incomplete).codes == ("E_STAGE_MISSING",) * 3
+def test_every_missing_stage_is_named(folder):
+    for name in ("frozen.json", "unblinded.json"):
+        (folder / name).unlink()
+    assert refused(folder, Incomplete).codes == ("E_STAGE_MISSING",) * 2
+    (folder / "campaign.json").unlink()
+    assert refused(folder, Rejected).codes == ("E_CAMPAIGN_MISSING",)
 
 
 def test_a_changed_score_is_refused(folder):

@@ -110,11 +110,29 @@ def test_command_answers_both_ways(capsys):
 
 
 @pytest.mark.parametrize(
-    "extra", [[], ["--delta", "0.1", "--seeds", "6"], ["--seeds", "1"], ["--delta", "0.1", "--plot", "x.gif"]]
+    ("extra", "where"),
+    [
+        ([], ["power"]),
+        (["--delta", "0.1", "--seeds", "6"], ["power"]),
+        (["--seeds", "1"], ["seeds"]),
+        (["--delta", "0.1", "--plot", "x.gif"], ["python -m vqkit.analysis power"]),
+        (["--delta", "0.1", "--plot", "no/such/folder/x.svg"], ["python -m vqkit.analysis power"]),
+        (["--delta", "0", "--alpha", "1", "--power", "nan"], ["delta", "alpha", "power"]),
+        (["--delta", "0.1", "--alpha", "1e-300"], ["alpha"]),
+        (["--sigma", "1e308", "--delta", "1e308"], ["sigma", "delta"]),
+    ],
 )
-def test_command_refuses_half_a_question(extra):
-    with pytest.raises(UsageError):
+def test_command_refuses_half_a_question(extra, where):
+    with pytest.raises(UsageError) as caught:
         main(["power", "--sigma", "0.05", *extra])
+    assert set(caught.value.codes) == {"E_USAGE"}
+    assert [problem.where for problem in caught.value.problems] == where
+
+
+def test_numbers_at_the_limits_are_answered(capsys):
+    for numbers in (["1e-40", "1e40"], ["1e-40", "1e-40"], ["1e40", "1e40"]):
+        main(["power", "--sigma", numbers[0], "--delta", numbers[1], "--alpha", "1e-11"])
+    assert "plan" in capsys.readouterr().out
 
 
 def test_command_draws(tmp_path, capsys):

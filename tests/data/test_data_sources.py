@@ -4,18 +4,21 @@ import hashlib
 import io
 import json
 import os
+import re
 import struct
 import zlib
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import REPOSITORY, contract_spec
 from datafiles import noise, png, tree, write_classes, write_pair, write_parquet, write_table
 from PIL import Image
 from pyarrow import parquet
 
 from vqkit.data import resolve
 from vqkit.errors import Refused, Rejected, UsageError
+from vqkit.formats.contract import Contract
 from vqkit.formats.dataset import open_dataset
 
 
@@ -203,7 +206,27 @@ def test_root_that_can_not_be_written(tmp_path):
 def test_name_that_is_not_plain(tmp_path, name):
     write_pair(tmp_path / "My Folder")
     options = {"name": name} if name else {}
-    assert rejected(Rejected, tmp_path / "My Folder", tmp_path / "data", **options).codes == ("E_DATASET_NAME",)
+    assert rejected(UsageError, tmp_path / "My Folder", tmp_path / "data", **options).codes == ("E_USAGE",)
+
+
+def test_the_layouts_that_readme_shows(tmp_path):
+    """Each path of the layout in the README, with images in it: what is read, in which order, what is held out."""
+    readme = (REPOSITORY / "README.md").read_text()
+    classes, table, test = re.findall(r"^FOLDER/(\S+) ", readme, re.MULTILINE)
+    images, labels = noise(6)
+    for row, name in enumerate(("dog", "cat", "dog", "cat", "ant", "dog")):
+        path = tmp_path / "one" / classes.replace("LABEL", name).replace("00000", f"{row:05d}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(images[row]))
+    (path.parent / ".hidden").write_text("not looked at")
+    found = resolve(str(tmp_path / "one"), tmp_path / "data", holdout=2)
+    assert_holds(found.folder, {"train": (images[:4], [2, 1, 2, 1]), "evaluation": (images[4:], [0, 2])})
+    write_table((tmp_path / "two" / table).parent, images, labels)
+    write_classes(tmp_path / "two" / test.removesuffix("/…"), images[:2], [7, 8])
+    found = resolve(str(tmp_path / "two"), tmp_path / "data")
+    assert_holds(found.folder, {"train": (images, labels), "evaluation": (images[:2], [7, 8])})
+    for contract in (Contract(contract_spec(name)) for name in ("quick-v1", "cifar10-v1")):
+        assert f"`{contract.name}` {contract.train_count:,} and {contract.evaluation_count:,}" in readme
 
 
 def test_missing_test_split_suggests_holdout(tmp_path):

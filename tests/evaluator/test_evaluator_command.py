@@ -111,8 +111,9 @@ def test_a_missing_input_exits_7(made_up, capsys):
 def test_a_run_without_a_manifest_exits_7(made_up, tmp_path, capsys):
     arguments = made_up()
     (tmp_path / "one" / run.MANIFEST).unlink()
-    assert guarded(main, ["verify", *arguments]) == 7
-    assert "E_RUN_INCOMPLETE" in capsys.readouterr().err
+    for command in (["verify", *arguments], ["score", *arguments], ["digest", arguments[0]], ["reproduce", *arguments]):
+        assert guarded(main, command) == 7
+        assert capsys.readouterr().err.startswith("error[E_RUN_INCOMPLETE] one: expected manifest.json, written last")
 
 
 def test_a_diverged_run_exits_5_unless_v2_is_enough(made_up, capsys):
@@ -130,11 +131,23 @@ def test_early_unblinding_exits_4(made_up, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["verify"], ["verify", "x", "--level", "V9"], ["score", "x"], ["reproduce"], ["digest"]]
-)
+    "arguments",
+    [
+        [], ["verify"], ["verify", "x", "--level", "V9"], ["verify", "x", "--expect", "y"], ["reproduce"], ["digest"],
+        ["digest", "x", "--expect", "sha256:0"], ["score"], ["unblind"], ["verify", "x", "y"], ["verify", "x", "--foo"],
+    ],
+)  # fmt: skip
 def test_what_is_not_understood_exits_2(arguments, capsys):
     assert guarded(main, arguments) == 2
-    assert "E_USAGE" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("error[E_USAGE] ")
+    assert "_digest" not in error
+
+
+def test_scoring_needs_a_dataset(made_up, capsys):
+    folder, *_ = made_up()
+    assert guarded(main, ["score", folder]) == 2
+    assert capsys.readouterr().err.startswith("error[E_USAGE] score: ")
 
 
 def test_score_prints_the_denominator(tmp_path, tiny, tiny_data, capsys):

@@ -87,6 +87,14 @@ def test_digests_separate_parts(one, two):
     assert (digests.digest("plan", *one) == digests.digest("plan", *two)) == (one == two)
 
 
+def test_replace_says_what_was_not_written(tmp_path):
+    files.replace(tmp_path / "f", b"old")
+    files.replace(tmp_path / "f", b"new")
+    assert (tmp_path / "f").read_bytes() == b"new"
+    assert code_of(files.replace, tmp_path / "absent" / "f", b"new") == "E_FILE_WRITE"
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
 def test_digests_separate_kinds_and_bind_names():
     assert digests.digest("plan", b"x") != digests.digest("score", b"x")
     entry = ("a", 1, "0" * 64)

@@ -158,10 +158,10 @@ def test_effective_is_idempotent_and_keeps_live_knobs(data):
         )
         for name, knob in knobs.KNOBS.items()
     }
-    effective = knobs.effective(assignment, knobs.BASELINE)
-    assert knobs.effective(effective, knobs.BASELINE) == effective
+    effective = knobs.effective(assignment, QUICK.baseline)
+    assert knobs.effective(effective, QUICK.baseline) == effective
     idle = knobs.inert(assignment)
-    assert all(effective[name] == (knobs.BASELINE[name] if name in idle else assignment[name]) for name in assignment)
+    assert all(effective[name] == (QUICK.baseline[name] if name in idle else assignment[name]) for name in assignment)
 
 
 @pytest.mark.parametrize("path", sorted((CONFIGS / "intervention").glob("*.json")), ids=lambda path: path.stem)

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import contract_spec
 from torch import nn
 
-from vqkit.formats.knobs import BASELINE
 from vqkit.nn.autoencoder import Autoencoder, seeded
 from vqkit.nn.quantizer import (
     BASIS_INIT,
@@ -18,6 +18,8 @@ from vqkit.nn.quantizer import (
     code_counts,
     one_hot_columns,
 )  # fmt: skip
+
+BASELINE = contract_spec()["knobs"]["baseline"]
 
 
 def small(seed=0, **knobs):

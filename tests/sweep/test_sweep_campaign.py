@@ -101,7 +101,7 @@ def test_of_two_plans_at_once_one_counts(playground):
 def test_a_folder_with_something_else_is_left_alone(playground):
     playground.out.mkdir(parents=True)
     (playground.out / "mine.txt").write_text("mine")
-    with pytest.raises(Refused) as error:
+    with pytest.raises(Rejected) as error:
         playground.sweep()
     assert error.value.codes == ("E_FILE_EXISTS",)
     assert [path.name for path in playground.out.iterdir()] == ["mine.txt"]
@@ -322,6 +322,40 @@ def test_retry_with_a_wrong_argument_changes_nothing(playground, flags, code, wh
     assert set(error.value.codes) == {code}
     assert [problem.where for problem in error.value.problems] == where
     assert {path: path.read_bytes() for path in playground.out.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_can_not_be_made_is_named(playground):
+    (playground.root / "file").write_text("in the way")
+    for out in (playground.root / "file" / "c", playground.root / ("x" * 300)):
+        with pytest.raises(Rejected) as error:
+            playground.sweep(out=str(out))
+        assert error.value.codes == ("E_FILE_WRITE",)
+        assert places(error) == {str(out)}
+
+
+def test_retry_before_the_sweep_has_started_is_incomplete(playground):
+    playground.plan()
+    with pytest.raises(Incomplete) as error:
+        command.retry([str(playground.out)], host=fake_runs.HOST)
+    assert error.value.codes == ("E_STAGE_MISSING",)
+
+
+@pytest.mark.parametrize(
+    ("launch", "code"),
+    [
+        ("{}", "E_SCHEMA_MISSING_KEY"),
+        ("[]", "E_SCHEMA_TYPE"),
+        ("{", "E_JSON_SYNTAX"),
+        ('{"executor":{},"data":"d","budget_seconds":null}', "E_CONFIG"),
+        ('{"executor":{"name":"local","slots":0,"timeout_seconds":1},"data":"d","budget_seconds":null}', "E_CONFIG"),
+    ],
+)
+def test_retry_rejects_a_damaged_launch(playground, launch, code):
+    playground.plan()
+    (playground.out / command.LAUNCH).write_text(launch)
+    with pytest.raises(Rejected) as error:
+        command.retry([str(playground.out)], host=fake_runs.HOST)
+    assert set(error.value.codes) == {code}
 
 
 def test_retry_takes_other_limits(playground):

@@ -94,6 +94,7 @@ def test_problems_inside_an_artifact_name_the_arm_the_file_and_the_key(tiny, tmp
     ("value", "code", "place"),
     [
         ("text", "E_SCHEMA_TYPE", "sweep"),
+        ({**sweep(), 1: 2}, "E_SCHEMA_UNKNOWN_KEY", "sweep.1"),
         (sweep(seeds=3), "E_SCHEMA_TYPE", "sweep.seeds"),
         (sweep(seeds=[101, 101]), "E_SCHEMA_VALUE", "sweep.seeds"),
         (sweep(seeds=[True]), "E_SCHEMA_TYPE", "sweep.seeds[0]"),

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 from vqkit.analysis import build, load, power, results, sentences
@@ -81,7 +82,8 @@ def plan_power(arguments):
     """Print how many seeds a difference needs, or what a number of seeds can see."""
     sigma, delta, alpha, goal = arguments.sigma, arguments.delta, arguments.alpha, arguments.power
     if (delta is None) == (arguments.seeds is None):
-        raise UsageError("E_USAGE", "power", "either --delta or --seeds", "both or none")
+        found = "neither" if delta is None else "both"
+        raise UsageError("E_USAGE", "power", "either --delta or --seeds", found)
     if arguments.seeds is not None:
         if not 2 <= arguments.seeds <= power.MOST_SEEDS:
             raise UsageError("E_USAGE", "seeds", f"2 to {power.MOST_SEEDS} seeds", str(arguments.seeds))
@@ -90,29 +92,32 @@ def plan_power(arguments):
     if arguments.plot:
         from vqkit.analysis import plots
 
-        path = Path(arguments.plot)
-        if path.suffix not in (".svg", ".png"):
-            raise UsageError("E_USAGE", "plot", "a name that ends in .svg or .png", path.name)
-        files.replace(path, plots.power_file(answer, path.suffix[1:]))
+        files.replace(arguments.plot, plots.power_file(answer, arguments.plot.suffix[1:]))
     print(json.dumps(answer) if arguments.json else power.sentence(answer))
 
 
 def _folder(name):
     folder = Path(name)
-    if not folder.is_dir():
-        raise UsageError("E_USAGE", "DIR", "a campaign folder", f"{name}, which is none")
+    campaign.require_there(folder)
     return folder
+
+
+def _drawing(text):
+    path = Path(text)
+    if path.suffix not in (".svg", ".png") or not path.parent.is_dir():
+        raise ArgumentTypeError(f"{text!r} is no name in a folder that exists, ending in .svg or .png")
+    return path
 
 
 def _parser():
     parser = ArgumentParser(prog="python -m vqkit.analysis", description="Decide what a scored campaign shows.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=ArgumentParser)
-    for name, run, text in (
-        ("calibrate", calibrate, "write results.parquet, results.csv and calibration.json"),
-        ("report", write_report, "write report.html, report.md and figures/"),
+    for name, run, text, state in (
+        ("calibrate", calibrate, "write results.parquet, results.csv and calibration.json", "unblinded"),
+        ("report", write_report, "write report.html, report.md and figures/", "calibrated"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("dir", metavar="DIR", help="a campaign folder, unblinded (report: and calibrated)")
+        command.add_argument("dir", metavar="DIR", help=f"the folder of a campaign that is {state}")
         command.add_argument("--json", action="store_true", help="answer and errors as JSON")
         if run is write_report:
             text = "also write training curves as TensorBoard event files (needs the extra `tensorboard`)"
@@ -124,7 +129,7 @@ def _parser():
     command.add_argument("--seeds", type=int, help="instead of --delta: how many seeds there are")
     command.add_argument("--alpha", type=float, default=0.05, help="two-sided level (%(default)s)")
     command.add_argument("--power", type=float, default=0.8, help="power asked for (%(default)s)")
-    command.add_argument("--plot", metavar="FILE", help="also draw power against seeds (.svg or .png)")
+    command.add_argument("--plot", type=_drawing, metavar="FILE", help="also draw power against seeds (.svg or .png)")
     command.add_argument("--json", action="store_true", help="answer and errors as JSON")
     command.set_defaults(run=plan_power)
     return parser

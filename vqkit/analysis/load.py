@@ -61,18 +61,18 @@ def load(folder):
     """Read a campaign that was scored, frozen and unblinded.
 
     Raises:
+        Rejected: E_CAMPAIGN_MISSING where there is no campaign; a file is malformed.
         Incomplete: E_STAGE_MISSING where a stage has not written its file yet.
-        Rejected: a file is malformed.
         Refused: E_ANALYSIS_PLAN, E_ANALYSIS_BINDING, E_ANALYSIS_INPUT with every fault found.
     """
-    stages = {campaign.CAMPAIGN: "plan the campaign", campaign.FROZEN: "score it", campaign.UNBLINDED: "unblind it"}
+    plan, plan_bytes = campaign.read(folder, campaign.CAMPAIGN)
+    stages = {campaign.FROZEN: "score it", campaign.UNBLINDED: "unblind it"}
     absent = [
         Problem(code="E_STAGE_MISSING", where=name, expected=f"the file ({how} first)", found="nothing")
         for name, how in stages.items()
         if not (folder / name).exists()
     ]
     raise_all(Incomplete, absent)
-    plan, plan_bytes = campaign.read(folder, campaign.CAMPAIGN)
     frozen, frozen_bytes = campaign.read(folder, campaign.FROZEN)
     unblinded, unblinded_bytes = campaign.read(folder, campaign.UNBLINDED)
     found = {

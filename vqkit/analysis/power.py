@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from vqkit.analysis import paired
-from vqkit.errors import UsageError
+from vqkit.errors import Problem, UsageError, raise_all
 
 UPPER_LEVEL = 0.8
 MOST_SEEDS = 100_000
@@ -19,12 +19,18 @@ MOST_SIMULATED = 200  # seeds; beyond, the sign-flip test and the t-test agree
 
 
 def require_sizes(sigma, delta, alpha, power):
-    """Raise ``UsageError`` unless σ, δ > 0 and α, power lie between 0 and 1."""
-    for name, value, low, high in (
-        ("sigma", sigma, 0, math.inf), ("delta", delta, 0, math.inf), ("alpha", alpha, 0, 1), ("power", power, 0, 1),
-    ):  # fmt: skip
-        if not (math.isfinite(value) and low < value < high):
-            raise UsageError("E_USAGE", name, f"a number between {low:g} and {high:g}", str(value))
+    """Raise ``UsageError``, with all that is wrong, unless σ, δ > 0 and α, power lie between 0 and 1.
+
+    The limits keep squares and quantiles finite in float64.
+    """
+    sizes = {"sigma": sigma, "delta": delta, "alpha": alpha, "power": power}
+    limits = {"sigma": (1e-50, 1e50), "delta": (1e-50, 1e50), "alpha": (1e-12, 1), "power": (0, 1)}
+    problems = [
+        Problem(code="E_USAGE", where=name, expected=f"a number between {low:g} and {high:g}", found=str(sizes[name]))
+        for name, (low, high) in limits.items()
+        if not low < sizes[name] < high
+    ]
+    raise_all(UsageError, problems)
 
 
 def seeds_normal(sigma, delta, alpha, power):

@@ -54,7 +54,7 @@ def resolve(spec, root, *, name=None, holdout=0, download=False, progress=None):
         Rejected: E_DATA_… for a source that is not valid; E_DATASET_FILE for a damaged copy.
         Refused: E_DATASET_NAME for a name that is not earned, E_DATASET_CHANGED when root has another dataset under
             this name.
-        UsageError: a name or a holdout where none can be given.
+        UsageError: a name that is not plain; a name or a holdout where none can be given.
     """
     root = Path(root)
     if spec in ("auto", *EARNED):
@@ -206,7 +206,7 @@ def _check_name(name, source, root):
     """The name is plain, and earned where it has to be: by the kind of source, or else by a copy to compare with."""
     if not re.fullmatch(NAME["pattern"], name) or name == "auto":
         expected = "a-z, 0-9, dot, underscore or hyphen, 64 at most, not `auto` (give one with --name)"
-        raise Rejected("E_DATASET_NAME", "name", expected, repr(name)[:80])
+        raise UsageError("E_USAGE", "name", expected, repr(name)[:80])
     if not _is_by_right(name, source.text) and not _is_prepared(root / name):
         raise Refused("E_DATASET_NAME", name, _earned(name, root), "another source and no such copy (use --name)")
 

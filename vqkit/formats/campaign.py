@@ -184,8 +184,27 @@ _SCHEMAS = {
 LEDGER_ROOT = digests.digest("ledger", b"")
 
 
+def is_there(folder):
+    """Whether a folder has a campaign.json, valid or not."""
+    return os.path.lexists(folder / CAMPAIGN)
+
+
+def require_there(folder, alternative=""):
+    """Raise ``Rejected`` (E_CAMPAIGN_MISSING) unless ``is_there``; the message names an ``alternative``, too."""
+    if not is_there(folder):
+        found = "a folder without it" if os.path.isdir(folder) else "a file" if os.path.exists(folder) else "nothing"
+        expected = f"the folder of a campaign, with {CAMPAIGN}{alternative}"
+        raise Rejected("E_CAMPAIGN_MISSING", str(folder), expected, found)
+
+
 def read(folder, name):
-    """One of the campaign's JSON files, strictly; (value, bytes). Raises ``Rejected`` with every problem."""
+    """One of the campaign's JSON files, strictly; (value, bytes).
+
+    Raises:
+        Rejected: E_CAMPAIGN_MISSING for a campaign.json that is not there; else every problem of the file.
+    """
+    if name == CAMPAIGN:
+        require_there(folder)
     data = files.read_once(folder / name, max_bytes=MAX_BYTES)
     value = canonical.loads_canonical(data, where=name, max_bytes=MAX_BYTES)
     raise_all(Rejected, schema.problems(value, _SCHEMAS[name], name))

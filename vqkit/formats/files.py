@@ -9,7 +9,7 @@ import contextlib
 import os
 import stat
 
-from vqkit.errors import InternalError, Rejected
+from vqkit.errors import Rejected
 
 MAX_BYTES = 1 << 30
 
@@ -78,7 +78,11 @@ def read_once(path, *, max_bytes=MAX_BYTES, folder=None):
 
 
 def replace(path, data):
-    """Write ``data`` under ``path`` atomically; for results that may be computed again, never for evidence."""
+    """Write ``data`` under ``path`` atomically; for results that may be computed again, never for evidence.
+
+    Raises:
+        Rejected: E_FILE_WRITE when the disk does not take it.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -87,7 +91,7 @@ def replace(path, data):
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise InternalError("E_FILE_WRITE", path.name, f"{len(data)} bytes on disk", error.strerror) from None
+        raise Rejected("E_FILE_WRITE", path.name, f"{len(data)} bytes on disk", error.strerror) from None
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)

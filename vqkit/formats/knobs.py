@@ -150,8 +150,6 @@ KNOBS = {
     )
 }
 
-BASELINE = {name: knob.baseline for name, knob in KNOBS.items()}
-
 
 def assignment_schema():
     """The JSON Schema of a complete knob assignment."""

@@ -213,7 +213,7 @@ def _translate(error, where):
 
 def nearest(name, known, shown=None):
     """``name`` in words, or what is ``shown`` in its place, with the known name that it probably means."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(str(name), list(known), n=1)
     found = repr(name if shown is None else shown)
     return f"{found} (did you mean {close[0]!r}?)" if close else found
 
