@@ -4,7 +4,6 @@ Hydra composes; nothing here is ever instantiated from a config. What the contra
 any name: the refusal says which field it is.
 """
 
-import copy
 import functools
 import io
 from pathlib import Path
@@ -62,7 +61,7 @@ def options(arguments, allowed, needed=()):
     groups = {key: given.pop(key) for key in GROUPS if key in given}
     file = groups.pop("sweep") if groups.get("sweep", "").endswith((".yaml", ".yml")) else None
     unknown = {key: _unknown(key, name) for key, name in groups.items() if name not in names(key)}
-    composed = copy.deepcopy(_compose(*(f"{key}={name}" for key, name in groups.items() if key not in unknown)))
+    composed = _compose(*(f"{key}={name}" for key, name in groups.items() if key not in unknown))
     for key, text in given.items():
         *path, name = key.split(".", 2)
         place = functools.reduce(lambda value, step: value.get(step), path, composed)
@@ -123,7 +122,7 @@ def _split(arguments, allowed):
     for argument in arguments:
         key, equals, text = argument.partition("=")
         name = key.lstrip("+~-")
-        field = _frozen_field(name, _compose()["contract"])
+        field = _frozen_field(name)
         if field:
             found = f"{argument} (a knob is set by an intervention)" if field.startswith("knobs.") else argument
             where, expected = f"contract.{field}", "the contract's value"
@@ -154,9 +153,8 @@ def _unknown(group, name, folder=None):
     return Problem(code=GROUPS[group], where=group, expected=expected, found=nearest(name, known))
 
 
-@functools.cache
 def _compose(*overrides):
-    """What Hydra composes of choices from groups; to be read only."""
+    """What Hydra composes of choices from groups."""
     try:
         with initialize_config_dir(str(contracts.CONFIGS), version_base="1.3"):
             return OmegaConf.to_container(compose("config", list(overrides)), resolve=True)
@@ -168,7 +166,7 @@ def _one_line(error):
     return " ".join(str(error).split())[:500]
 
 
-def _frozen_field(name, contract):
+def _frozen_field(name):
     """The contract's field that an argument of this name would change, or None."""
     if name.startswith("contract."):
         return name.removeprefix("contract.")
@@ -178,15 +176,21 @@ def _frozen_field(name, contract):
         return None
     if name in ALIASES:
         return ALIASES[name]
-    for field, _ in _leaves(contract, ""):
+    for field in _contract_fields():
         if name == field or field.endswith(f".{name}") or field.startswith(f"{name}."):
             return field
     return None
 
 
+@functools.cache
+def _contract_fields():
+    """The dotted names of everything that a contract sets; they all set the same."""
+    return list(_leaves(load_yaml(contract_file(names("contract")[0])), ""))
+
+
 def _leaves(value, path):
     if not isinstance(value, dict):
-        yield path, value
+        yield path
         return
     for key, child in value.items():
         yield from _leaves(child, f"{path}.{key}" if path else key)

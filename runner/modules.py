@@ -10,7 +10,6 @@ import csv
 import functools
 import hashlib
 import importlib.machinery
-import importlib.metadata
 import json
 import os
 import subprocess
@@ -154,9 +153,11 @@ def _is_standard(path):
 @functools.cache
 def _installed(names):
     """The files of the distributions of these names, as their RECORD lists them."""
+    from importlib import metadata  # takes as long to load as all else here
+
     files = set()
     for name in names:
-        distribution = importlib.metadata.distribution(name)
+        distribution = metadata.distribution(name)
         base = os.path.join(os.path.abspath(distribution.locate_file("")), "")
         record = distribution.read_text("RECORD") or ""
         files |= {base + row[0] for row in csv.reader(record.splitlines()) if row}

@@ -30,7 +30,7 @@ _ALLOWED = {
     "type": "object",
     "propertyNames": {"enum": list(knobs.KNOBS)},
     "additionalProperties": {
-        "oneOf": [
+        "anyOf": [
             closed(low={"type": "number"}, high={"type": "number"}),
             closed(choices={"type": "array", "items": {"type": "string"}, "minItems": 1, "uniqueItems": True}),
         ]
@@ -41,7 +41,7 @@ SCHEMA = closed(
     schema={"const": "vqkit.contract/1"},
     name=NAME,
     data=closed(
-        datasets={"oneOf": [{"const": "any"}, {"type": "array", "items": NAME, "minItems": 1}]},
+        datasets={"anyOf": [{"const": "any"}, {"type": "array", "items": NAME, "minItems": 1}]},
         train=_SELECTION,
         evaluation=_SELECTION,
     ),

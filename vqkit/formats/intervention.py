@@ -39,7 +39,7 @@ def artifact_schema():
                 "maxItems": 100,
             },
             rationale=TEXT,
-            previous={"oneOf": [{"type": "null"}, {"type": "object"}]},
+            previous={"anyOf": [{"type": "null"}, {"type": "object"}]},
         ),
     }
 

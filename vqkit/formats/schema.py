@@ -6,39 +6,14 @@ hostile value costs no more than time in proportion to its size.
 """
 
 import difflib
+import functools
 import itertools
 import json
 import re
 
-import jsonschema
-from jsonschema.validators import extend
-
 from vqkit.errors import Problem
 
 _CODES = {"additionalProperties": "E_SCHEMA_UNKNOWN_KEY", "required": "E_SCHEMA_MISSING_KEY", "type": "E_SCHEMA_TYPE"}
-_TYPES = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-
-
-def _unique(_, wanted, instance, __):
-    """``uniqueItems`` in linear time; jsonschema's own compares every pair where items can't be sorted."""
-    if wanted and isinstance(instance, list):
-        spelled = [json.dumps(item, sort_keys=True) for item in instance]
-        if len(set(spelled)) < len(spelled):
-            yield jsonschema.ValidationError("an item stands twice")
-
-
-def _matches(pattern, text):
-    """Whether a pattern matches as ECMAScript has it: ``$`` is the end, not the place before a last newline."""
-    return re.search(pattern, text) is not None and not text.endswith("\n")
-
-
-def _pattern(_, pattern, instance, __):
-    if isinstance(instance, str) and not _matches(pattern, instance):
-        yield jsonschema.ValidationError("another form")
-
-
-_KEYWORDS_OF_OURS = {"uniqueItems": _unique, "pattern": _pattern}
-_Validator = extend(jsonschema.Draft202012Validator, _KEYWORDS_OF_OURS, type_checker=_TYPES)
 _MOST = 200  # problems of one value that are reported
 
 DIGEST = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
@@ -59,9 +34,31 @@ def problems(value, schema, where):
     """Every violation of ``schema`` by ``value`` (200 at most), in document order, as ``Problem`` records."""
     if _accepts(value, schema):
         return []
-    found = itertools.islice(_Validator(schema).iter_errors(value), _MOST)
+    found = itertools.islice(_validator()(schema).iter_errors(value), _MOST)
     errors = sorted(found, key=lambda error: list(map(str, error.absolute_path)))
     return list(itertools.islice((problem for error in errors for problem in _translate(error, where)), _MOST))
+
+
+@functools.cache
+def _validator():
+    """jsonschema's validator with our keywords; it is loaded when something does not surely conform."""
+    import jsonschema
+    from jsonschema.validators import extend
+
+    def unique(_, wanted, instance, __):
+        """In linear time; jsonschema's own compares every pair where items can't be sorted."""
+        if wanted and isinstance(instance, list):
+            spelled = [json.dumps(item, sort_keys=True) for item in instance]
+            if len(set(spelled)) < len(spelled):
+                yield jsonschema.ValidationError("an item stands twice")
+
+    def pattern(_, wanted, instance, __):
+        """As ECMAScript has it: ``$`` is the end, not the place before a last newline."""
+        if isinstance(instance, str) and (re.search(wanted, instance) is None or instance.endswith("\n")):
+            yield jsonschema.ValidationError("another form")
+
+    types = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    return extend(jsonschema.Draft202012Validator, {"uniqueItems": unique, "pattern": pattern}, type_checker=types)
 
 
 def _accepts(value, schema):
@@ -79,7 +76,7 @@ def _accepts(value, schema):
 def _compile(schema):
     """A function that says whether a value surely conforms.
 
-    Knows the keywords that hold scores and campaigns together; any other keyword, or any doubt, gives False.
+    Knows the keywords of the formats; any other keyword, or any doubt, gives False.
     """
     if not schema.keys() <= _KEYWORDS.keys():
         return lambda value: False
@@ -170,6 +167,8 @@ _KINDS = {
     "boolean": (bool,), "null": (type(None),),
 }  # fmt: skip
 _KEYWORDS = {
+    "$schema": lambda rule, _: lambda value: True,
+    "title": lambda rule, _: lambda value: True,
     "type": _type,
     "const": lambda rule, _: lambda value: type(value) is str and value == rule,
     "enum": _enum,
@@ -177,6 +176,8 @@ _KEYWORDS = {
     "maxLength": lambda rule, _: lambda value: type(value) is not str or len(value) <= rule,
     "minimum": lambda rule, _: lambda value: type(value) not in (int, float) or value >= rule,
     "maximum": lambda rule, _: lambda value: type(value) not in (int, float) or value <= rule,
+    "exclusiveMinimum": lambda rule, _: lambda value: type(value) not in (int, float) or value > rule,
+    "exclusiveMaximum": lambda rule, _: lambda value: type(value) not in (int, float) or value < rule,
     "minItems": lambda rule, _: lambda value: type(value) is not list or len(value) >= rule,
     "maxItems": lambda rule, _: lambda value: type(value) is not list or len(value) <= rule,
     "uniqueItems": lambda rule, _: lambda value: type(value) is not list or _surely_unique(value),
