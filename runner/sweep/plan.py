@@ -78,7 +78,7 @@ def create(folder, terms):
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        for name in (campaign.RUNS, cells.CLAIMS, cells.WORK, cells.LOGS):
+        for name in cells.FOLDERS:
             (temporary / name).mkdir()
         (temporary / campaign.ARMS).parent.mkdir(mode=0o700)
         files.write_once(temporary / campaign.ARMS, arms, mode=0o600)

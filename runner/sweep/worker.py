@@ -21,7 +21,7 @@ from pathlib import Path
 from runner.sweep import cells, plan
 from runner.sweep.host import Host
 from vqkit.errors import ArgumentParser, Refused, Rejected, guarded
-from vqkit.formats import campaign, canonical, files, run
+from vqkit.formats import campaign, canonical, files, locks, run
 from vqkit.formats.contract import Contract
 
 IDLE_SECONDS = 0.3  # between two looks at cells that others hold
@@ -49,6 +49,7 @@ def main(argv, host=None):
 def _work(order, host, say):
     """Carry out an order: ``folder``, ``data``, ``driver`` (the lock that says that it lives), ``budget_seconds``."""
     threading.Thread(target=_end_with_driver, daemon=True).start()
+    locks.tell = lambda text: say(event="waiting", text=text)
     worker = Worker(order, host, say)
     plan.require_here(worker.folder, worker.plan, worker.data, host)
     worker.work()
@@ -171,7 +172,8 @@ def _protocol():
     os.dup2(2, 1)
 
     def say(**event):
-        print(json.dumps(event), file=lines, flush=True)
+        lines.write(json.dumps(event) + "\n")  # in one piece: a thread may have something to say, too
+        lines.flush()
 
     return say
 
@@ -180,7 +182,7 @@ def _protocol():
 def _logged(path):
     """Send what is printed, by C code too, to a file of its own; an empty one is removed. A crash leaves it there."""
     kept = os.dup(2)
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         _point_output(log)
         try:
