@@ -21,7 +21,7 @@ import stat
 from collections import deque
 from dataclasses import dataclass
 
-from vqkit.errors import Problem, Refused, Rejected, VqkitError, raise_all
+from vqkit.errors import Problem, Rejected, VqkitError, raise_all
 from vqkit.formats import campaign, canonical, files, locks, run, schema
 
 CLAIMS, WORK, LOGS = "claims", "work", "logs"
@@ -112,7 +112,6 @@ class Open:
     def __init__(self, folder, run_ids, progress):
         self.folder, self.progress, self.claims = folder, progress, 0
         self.run_ids, self.watch = frozenset(run_ids), Watch(folder)
-        _make_folders(folder)
         remove_work(folder)
         reconcile(folder, self.watch, self.run_ids)
         self.left = set(run_ids) - self.watch.failed.keys()
@@ -218,7 +217,8 @@ def publish(folder, run_id, work):
 
 def remove_work(folder, run_ids=None):
     """Remove private folders that nobody works in: those of ``run_ids``, whose locks the caller holds, or all stale."""
-    for path in sorted((folder / WORK).iterdir()):
+    for name in sorted(_names(folder / WORK)):
+        path = folder / WORK / name
         run_id = path.name.partition(".")[0]
         if not re.match(run.RUN_ID["pattern"], run_id):
             continue  # not a cell's: a file that a network file system keeps
@@ -230,6 +230,13 @@ def remove_work(folder, run_ids=None):
                     _remove(path, ignore_errors=True)
 
 
+def _names(folder):
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
 def _remove(path, *, ignore_errors=False):
     """Remove a folder with what it holds, or whatever else lies there."""
     if path.is_dir() and not path.is_symlink():
@@ -238,7 +245,7 @@ def _remove(path, *, ignore_errors=False):
         path.unlink(missing_ok=True)
 
 
-def _make_folders(folder):
+def make_folders(folder):
     """Make the folders that a copy of a campaign may lack, because they were empty.
 
     Raises:
@@ -273,20 +280,22 @@ def record_sealed(folder, run_id, outcome, **detail):
     campaign.append_event(folder, "sealed", run_id, {"outcome": outcome, **detail})
 
 
-def record_failed(folder, run_id, outcome, reason):
-    """Write into the ledger that a cell ended without a sealed run, with the last lines of its log."""
-    detail = {"outcome": outcome, "reason": reason, "log": log_tail(log_path(folder, run_id))}
+def record_failed(folder, run_id, outcome, reason, log=None):
+    """Write into the ledger that a cell ended without a sealed run, with the last lines of its log, or of ``log``, that
+    of its worker, where it has none."""
+    tail = log_tail(log_path(folder, run_id)) or (log_tail(log) if log else "")
+    detail = {"outcome": outcome, "reason": reason, "log": tail}
     campaign.append_event(folder, "failed", run_id, detail)
 
 
-def settle(folder, watch, run_id, outcome, reason, *, wait=True):
+def settle(folder, watch, run_id, outcome, reason, *, log=None, wait=True):
     """Record how a cell ended whose worker is gone, unless its run is published or another process was faster."""
     holder = watch.holders.get(run_id)
     with claim(folder, run_id, wait=wait) as held:
         watch.refresh()
         if held and watch.holders.get(run_id) == holder and not is_published(folder, run_id):
             remove_work(folder, {run_id})
-            record_failed(folder, run_id, outcome, reason)
+            record_failed(folder, run_id, outcome, reason, log)
 
 
 def settle_lost(folder, watch):

@@ -17,10 +17,16 @@ from runner.sweep.estimate import estimate, probe
 from runner.sweep.host import Host
 from runner.sweep.progress import Progress
 from vqkit.errors import ArgumentParser, Incomplete, Rejected, RunFailed, UsageError, raise_all
-from vqkit.formats import campaign, canonical, dataset, files
+from vqkit.formats import campaign, canonical, dataset, files, schema
 
 EXECUTORS = {"local": local, "slurm": slurm, "ray": ray}
 LAUNCH = "launch.json"  # how the campaign was started last: data, executor and limits, for `retry`; bound by nothing
+
+_LAUNCH = schema.closed(
+    executor={"type": "object", "required": ["name"]},
+    data={"type": "string"},
+    budget_seconds={"type": ["number", "null"]},
+)
 
 
 @contextlib.contextmanager
@@ -68,6 +74,9 @@ def sweep(options, contract, data, *, where="sweep", host=None):
         _print_estimate(terms, estimate(terms, slots, *probe(terms, host, data)), slots)
         return 0
     folder = Path(options["out"] or Path("results") / f"{terms.sweep.name}-{contract.name}-{terms.dataset['id']}")
+    if folder.name in ("", ".."):
+        expected = "a folder with a name of its own: a campaign appears under it as a whole, or not at all"
+        raise UsageError("E_USAGE", "out", expected, str(folder))
     is_new = not (folder / campaign.CAMPAIGN).is_file()
     if is_new:
         _require_executor(executor)
@@ -112,6 +121,7 @@ def retry(argv, host=None):
     host = host or Host()
     planned, _ = campaign.read(chosen.folder, campaign.CAMPAIGN)
     launch = canonical.loads(files.read_once(chosen.folder / LAUNCH, max_bytes=1 << 16), where=LAUNCH)
+    raise_all(Rejected, schema.problems(launch, _LAUNCH, LAUNCH))
     launch["data"] = str(chosen.data or launch["data"])
     given = {"slots": chosen.slots, "timeout_seconds": chosen.timeout_seconds, "budget_seconds": chosen.budget_seconds}
     given = {key: value for key, value in given.items() if value is not None}
@@ -126,6 +136,7 @@ def retry(argv, host=None):
     is_asked = outcomes.count(found)[0] < len(found)
     if is_asked:
         _require_executor(launch["executor"])
+    cells.make_folders(chosen.folder)
     taken = outcomes.set_aside(chosen.folder, found, watch)
     kept = f"what they left is in {chosen.folder / campaign.ATTEMPTS}" if taken else "none failed"
     print(f"{len(taken)} cells are tried again; {kept}", file=sys.stderr)
@@ -182,6 +193,7 @@ def _work(folder, planned, launch, host, *, is_asked):
         outcomes.require_open(folder)
         if not is_asked:
             _require_executor(launch["executor"])
+        cells.make_folders(folder)
         files.replace(folder / LAUNCH, canonical.dumps(launch))
         executor = launch["executor"]
         job = local.Job(

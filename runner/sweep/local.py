@@ -216,7 +216,7 @@ class _Driver:
         for run_id in [run_id for run_id, holder in watch.holders.items() if holder == (self.name, pid)]:
             # no worker takes it before that, as this driver lives
             outcome, reason = ("timeout", f"more than {self.job.timeout_seconds:g} s") if slot.overdue else ended
-            cells.settle(self.job.folder, watch, run_id, outcome, reason)
+            cells.settle(self.job.folder, watch, run_id, outcome, reason, log=slot.log)
         self.open.reconcile()
         if not slot.claimed:
             self.stillborn += 1

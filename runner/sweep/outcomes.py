@@ -12,6 +12,7 @@ import os
 from runner.sweep import cells
 from vqkit.errors import Refused
 from vqkit.formats import campaign, files
+from vqkit.formats.run import MANIFEST
 
 
 def outcomes(folder, plan, watch):
@@ -35,7 +36,7 @@ def _outcome(folder, run_id, watch, published):
         says = f"{campaign.LEDGER} records {recorded.get('outcome')} ({recorded.get('reason')})"
         reason = f"{says}, yet a run lies in {campaign.RUNS}/; retry sets it aside"
         outcome = cells.Outcome(state="unverified", reason=reason)
-    elif watch.recorded.get(run_id) == "complete":
+    elif watch.recorded.get(run_id) == "complete" and os.path.lexists(folder / campaign.RUNS / run_id / MANIFEST):
         return cells.Outcome(state="complete")
     else:
         outcome = cells.sealed_state(folder, run_id)

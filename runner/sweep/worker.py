@@ -24,6 +24,8 @@ from vqkit.errors import ArgumentParser, Refused, Rejected, guarded
 from vqkit.formats import campaign, canonical, files, locks, run
 from vqkit.formats.contract import Contract
 
+_LOG = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+FULL = "error[E_FILE_WRITE]"  # in the terminal statement of a run
 IDLE_SECONDS = 0.3  # between two looks at cells that others hold
 
 
@@ -62,6 +64,7 @@ class Worker:
     def __init__(self, order, host, say):
         self.folder, self.data, self.driver = Path(order["folder"]), Path(order["data"]), order["driver"]
         self.budget_seconds, self.host, self.say = order["budget_seconds"], host, say
+        self.file = os.stat(self.folder / campaign.CAMPAIGN)
         self.plan, _ = campaign.read(self.folder, campaign.CAMPAIGN)
         self.contract = Contract(self.plan["contract"])
         arms, _ = campaign.read(self.folder, campaign.ARMS)
@@ -112,6 +115,7 @@ class Worker:
         """Train, seal, check and publish one cell whose lock is held; returns the state in which it ended."""
         run_id, started = cell["run_id"], time.monotonic()
         plan.require_source(self.folder, self.plan, self.host.source())
+        self._require_campaign()
         cells.remove_work(self.folder, {run_id})
         campaign.append_event(self.folder, "claimed", run_id, {"driver": self.driver, "pid": os.getpid()})
         self.say(event="claimed", run_id=run_id)
@@ -141,11 +145,18 @@ class Worker:
             cells.remove_work(self.folder, {run_id})
             return "lost"
         self._require_planned(cell, work)
+        if FULL in (terminal["reason"] or ""):  # no cell could end otherwise: the campaign waits for a larger disk
+            raise Rejected("E_FILE_WRITE", run_id, "evidence on disk in full", terminal["reason"])
         if cells.publish(self.folder, run_id, work):
             seconds = round(time.monotonic() - started, 3)
             cells.record_sealed(self.folder, run_id, terminal["state"], seconds=seconds)
         self.say(event="sealed", run_id=run_id)
         return terminal["state"]
+
+    def _require_campaign(self):
+        """Raise ``Refused`` when another campaign lies in the folder now: this one was moved away."""
+        if not os.path.samestat(self.file, os.stat(self.folder / campaign.CAMPAIGN)):
+            raise Refused("E_CAMPAIGN_CHANGED", str(self.folder), "the campaign that this worker began", "another one")
 
     def _require_planned(self, cell, work):
         """Raise ``Refused`` unless the sealed run is the one that the campaign planned; it is not published then."""
@@ -182,7 +193,7 @@ def _protocol():
 def _logged(path):
     """Send what is printed, by C code too, to a file of its own; an empty one is removed. A crash leaves it there."""
     kept = os.dup(2)
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    log = os.open(path, _LOG, 0o644)
     try:
         _point_output(log)
         try:

@@ -18,11 +18,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from runner.sweep import command, worker
 from runner.sweep.estimate import timed
 from runner.sweep.host import Host
-from vqkit.errors import guarded
+from vqkit.errors import Rejected, guarded
 from vqkit.formats import canonical, dataset, digests, files, run
 from vqkit.formats import source as listing
 from vqkit.formats.contract import Contract
 from vqkit.formats.intervention import check
+
+FULL = str(Rejected("E_FILE_WRITE", "mark-0000.safetensors", "9 bytes on disk", "No space left on device"))
 
 
 def behaviour():
@@ -88,11 +90,11 @@ def execute(progress, *, intervention, contract, phase, seed, marks, device, thr
     for epoch in range(1, max(marks) + 1):
         time.sleep(wanted["seconds"] / max(marks))
         progress({"epoch": epoch, "epochs": max(marks), "loss": 0.5, "images_per_second": 1000.0, "seconds": 0.1})
-    state = mishap if mishap in run.STATES else "complete"
+    state = mishap if mishap in run.STATES else "error" if mishap == "full" else "complete"
     terminal = {
         "schema": "vqkit.terminal/1",
         "state": state,
-        "reason": None if state == "complete" else f"{state} on demand",
+        "reason": {"complete": None, mishap: f"{state} on demand"}.get(state, FULL),
         "marks": list(marks),
         "steps": 8,
         "steps_planned": 8,

@@ -1,23 +1,19 @@
-"""Campaigns in adverse surroundings: runs that somebody put there, full disks, odd things in the folder, a moved one."""
+"""Campaigns in adverse surroundings: runs that somebody put there, full disks, odd things in the folder, a move."""
 
-import json
 import os
 import resource
 import shutil
-import subprocess
-import sys
+from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import fake_runs
 import pytest
-from conftest import REPOSITORY
-from playground import Playground, finish, kill
+from playground import Playground, finish
 
-from runner.sweep import cells, command, local, outcomes
+from runner.sweep import cells, command, local, outcomes, worker
 from vqkit.errors import Refused, Rejected, UsageError
 from vqkit.formats import campaign
-
-STATUS = "import sys\nfrom runner.sweep import command\ncommand.status(sys.argv[1:])"
 
 
 @pytest.fixture
@@ -138,6 +134,16 @@ def test_runs_that_are_no_cells_are_named_and_not_recorded(playground, capsys):
     assert f"no cells of this campaign, in runs/: {', '.join(sorted(names))}\n" in capsys.readouterr().out
 
 
+def test_a_run_that_lost_its_manifest_is_not_complete_any_more(playground):
+    run_id = playground.plan()[0]
+    assert playground.sweep() == 0
+    (playground.out / campaign.RUNS / run_id / "manifest.json").unlink()
+    (failure,) = playground.state()["failures"]
+    assert (failure["run_id"], failure["state"]) == (run_id, "unverified")
+    assert retry(playground) == 0
+    assert playground.state()["states"] == {"complete": 16}
+
+
 @pytest.mark.parametrize("target", ["a run", "nothing", "a file"])
 def test_something_else_under_the_name_of_a_run_is_not_complete(playground, target):
     """Links, be they to a run, dangling, and files: the evaluator follows none of them."""
@@ -220,3 +226,203 @@ def test_status_without_a_ledger_says_so(playground):
     with pytest.raises(Rejected) as error:
         campaign.append_event(playground.out, "frozen")
     assert error.value.codes == ("E_FILE_KIND",)
+
+
+# disks that are full
+
+
+@contextmanager
+def files_of_at_most(size):
+    """Processes that are started here can't write more into one file, as if the disk were full."""
+    kept = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, kept[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, kept)
+
+
+def test_a_full_disk_under_the_plan_leaves_nothing(playground):
+    with files_of_at_most(1000):
+        driver = playground.drive()
+    assert "error[E_FILE_WRITE] arms.json: " in finish(driver, code=3)
+    assert list(playground.out.parent.iterdir()) == []
+
+
+def test_a_full_disk_under_the_ledger_stops_the_campaign_and_it_goes_on_later(playground):
+    playground.plan()
+    with files_of_at_most(3000):
+        driver = playground.drive()
+    errors = finish(driver, code=3)
+    assert "error[E_FILE_WRITE] ledger.jsonl: " in errors
+    assert "Traceback" not in errors
+    assert (playground.out / campaign.LEDGER).read_bytes().endswith(b"\n"), "nothing half written"
+    state = playground.state()
+    assert state["failed"] == 0
+    assert state["missing"] > 0
+    assert playground.sweep() == 0
+    assert playground.state()["states"] == {"complete": 16}
+
+
+def test_a_full_disk_under_a_run_stops_the_campaign_instead_of_failing_cell_after_cell(playground):
+    run_id = playground.plan()[3]
+    playground.tell(**{run_id: "full"})
+    with pytest.raises(Rejected, match="No space left on device") as error:
+        playground.sweep(executor={"name": "local", "slots": 1, "timeout_seconds": 60.0})
+    assert error.value.codes == ("E_FILE_WRITE",)
+    assert playground.state()["states"] == {"complete": 3, "missing": 13}
+    playground.tell()
+    assert playground.sweep() == 0
+    assert playground.state()["states"] == {"complete": 16}
+
+
+@pytest.mark.slow
+def test_a_full_disk_under_a_real_run_stops_the_campaign(playground):
+    """What the runner says of it in its terminal statement is what the worker looks for."""
+    with files_of_at_most(30000):
+        driver = playground.drive(role="train")
+    assert "error[E_FILE_WRITE] " in finish(driver, code=3)
+    assert playground.state()["states"] == {"missing": 16}
+
+
+# odd things in the folder
+
+
+@pytest.mark.parametrize("name", cells.FOLDERS)
+def test_a_folder_that_a_copy_lacks_is_made_again(playground, name):
+    """Git and object stores keep no empty folders."""
+    playground.plan()
+    (playground.out / name).rmdir()
+    assert command.status([str(playground.out)]) == 0
+    assert playground.sweep() == 0
+    assert playground.state()["states"] == {"complete": 16}
+
+
+@pytest.mark.parametrize("name", cells.FOLDERS)
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_something_else_in_the_place_of_a_folder_is_named(playground, name, kind):
+    playground.plan()
+    path = playground.out / name
+    path.rmdir()
+    if kind == "file":
+        path.write_text("mine")
+    else:
+        (playground.root / "elsewhere").mkdir()
+        path.symlink_to(playground.root / "elsewhere")
+    with pytest.raises(Rejected) as error:
+        playground.sweep()
+    assert set(error.value.codes) <= {"E_FILE_KIND", "E_FILE_ACCESS"}
+    assert str(path) in str(error.value)
+    assert playground.executed() == []
+
+
+def test_what_the_file_system_refuses_is_an_error_with_a_name(playground):
+    playground.out.parent.write_text("a file in the place of results/")
+    with pytest.raises(Rejected) as error:
+        playground.sweep()
+    assert error.value.codes == ("E_FILE_ACCESS",)
+    assert error.value.problems[0].where == str(playground.out.parent)
+    with pytest.raises(Rejected) as error:
+        command.status([str(playground.out)])
+    assert error.value.codes == ("E_FILE_KIND",)
+
+
+@pytest.mark.parametrize("out", [".", "", "/"])
+def test_a_folder_without_a_name_of_its_own_is_refused(playground, out, monkeypatch):
+    monkeypatch.chdir(playground.root)
+    before = sorted(path.name for path in playground.root.iterdir())
+    if out:
+        with pytest.raises(UsageError) as error:
+            playground.sweep(out=out)
+        assert [problem.where for problem in error.value.problems] == ["out"]
+    else:
+        assert playground.sweep(out=out) == 0, "the default"
+        before = sorted([*before, "results", "executed"])
+    assert sorted(path.name for path in playground.root.iterdir()) == before
+
+
+def test_any_name_will_do_for_a_folder(playground, capsys):
+    playground.out = playground.root / 'mit Leerzeichen, ü=𝄞 "q" $(x)`\n2' / ("x" * 230)
+    assert playground.sweep(out=str(playground.out)) == 0
+    assert capsys.readouterr().out == f"{playground.out}\n"
+    assert playground.state()["states"] == {"complete": 16}
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
+def test_a_log_that_is_none_costs_its_cell_and_the_reason_is_told(playground, kind):
+    run_id = playground.plan()[0]
+    log, victim = cells.log_path(playground.out, run_id), playground.root / "victim"
+    victim.write_text("precious")
+    {"link": lambda: log.symlink_to(victim), "folder": log.mkdir, "pipe": lambda: os.mkfifo(log)}[kind]()
+    assert playground.sweep() == 0
+    (failure,) = playground.state()["failures"]
+    assert (failure["run_id"], failure["state"], failure["reason"]) == (run_id, "crashed", "exit 1")
+    assert f"{run_id}.log" in failure["log"], "the worker's own log says it"
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_something_else_in_work_is_removed_and_no_link_followed(playground, kind):
+    run_id = playground.plan()[0]
+    kept = playground.root / "kept"
+    kept.mkdir()
+    (kept / "precious").touch()
+    stale = playground.out / cells.WORK / f"{run_id}.1"
+    stale.symlink_to(kept) if kind == "link" else stale.write_text("mine")
+    assert playground.sweep() == 0
+    assert list((playground.out / cells.WORK).iterdir()) == []
+    assert (kept / "precious").exists()
+
+
+@pytest.mark.parametrize("launch", ["[]", "{}", '{"executor":{},"data":"x","budget_seconds":null}', "no json"])
+def test_a_record_of_the_launch_that_is_none_is_named(playground, launch):
+    finished_with_failure(playground)
+    path = playground.out / command.LAUNCH
+    path.unlink()
+    path.write_text(launch)
+    with pytest.raises(Rejected) as error:
+        retry(playground)
+    assert all(problem.where.startswith(command.LAUNCH) for problem in error.value.problems)
+    assert playground.events("retried") == []
+
+
+# a campaign that is moved while it runs
+
+
+def test_a_campaign_that_is_moved_stops_and_goes_on_in_its_new_place(playground):
+    playground.tell(seconds=0.5)
+    driver = playground.drive()
+    playground.wait_for_done(2)
+    moved = playground.out.with_name("moved")
+    os.rename(playground.out, moved)
+    errors = finish(driver, code=3)
+    assert f"error[E_FILE_MISSING] {playground.out / campaign.LEDGER}" in errors
+    assert "Traceback" not in errors
+    assert [path.name for path in playground.out.parent.iterdir()] == ["moved"]
+    playground.tell()
+    playground.out = moved
+    assert playground.sweep(out=str(moved)) == 0
+    assert playground.state()["states"] == {"complete": 16}
+    assert list((moved / cells.WORK).iterdir()) == []
+
+
+def test_a_worker_puts_nothing_into_another_campaign_that_came_into_the_place_of_its_own(playground):
+    run_id = playground.plan()[0]
+
+    def execute(progress, **request):
+        terminal = fake_runs.execute(progress, **request)
+        os.rename(playground.out, playground.out.with_name("moved"))
+        playground.plan()
+        os.rename(playground.out.with_name("moved") / cells.WORK / request["out"].name, request["out"])
+        return terminal
+
+    order = {"folder": playground.out, "data": playground.data, "driver": "driver-x", "budget_seconds": None}
+    one = worker.Worker(order, replace(fake_runs.HOST, execute=execute), lambda **event: None)
+    cell = next(cell for cell in one.plan["cells"] if cell["run_id"] == run_id)
+    with cells.claim(playground.out, run_id):
+        assert one._train(cell) == "lost"
+    with pytest.raises(Refused) as error:
+        one._train(cell)
+    assert error.value.codes == ("E_CAMPAIGN_CHANGED",)
+    assert list((playground.out / campaign.RUNS).iterdir()) == []
+    assert [event["event"] for event in campaign.ledger_events(playground.out)] == ["planned"]
