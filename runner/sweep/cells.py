@@ -31,6 +31,7 @@ DRIVER, TASK, OF = "driver-", "task-", "@"  # locks: driver-NAME, task-NAME, tas
 LOST = "the task that ran it is gone: its node, its memory or its time (or locks don't work between nodes)"
 REPORT_LENGTH = 120
 _SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no pipe waited for
+_PLAIN = re.compile(r"[A-Za-z0-9_.@-]+")  # names in claims/
 RECENT = 100  # cells whose times say how long one takes
 
 
@@ -88,6 +89,8 @@ class Watch:
 
     def _take(self, name, run_id, detail):
         if name == "claimed":
+            if not (_PLAIN.fullmatch(run_id) and _PLAIN.fullmatch(detail["driver"])):
+                raise ValueError("no names of locks")
             self.holders[run_id] = (detail["driver"], detail["pid"])
         elif name == "failed":
             self.failed[run_id] = detail
@@ -172,13 +175,14 @@ def is_lost(folder, lock):
 
 
 def report(folder, run_id, epoch, epochs, images_per_second):
-    """Write into the lock of a cell, which the caller holds, how far it is."""
+    """Write into the lock of a cell, which the caller holds, how far it is; no run fails because that can't be told."""
     text = json.dumps({"epoch": epoch, "epochs": epochs, "images_per_second": round(images_per_second, 1)})
-    handle = os.open(folder / CLAIMS / run_id, os.O_WRONLY | _SAFELY)
-    try:
-        os.pwrite(handle, text.ljust(REPORT_LENGTH).encode(), 0)
-    finally:
-        os.close(handle)
+    with contextlib.suppress(OSError):
+        handle = os.open(folder / CLAIMS / run_id, os.O_WRONLY | _SAFELY)
+        try:
+            os.pwrite(handle, text.ljust(REPORT_LENGTH).encode(), 0)
+        finally:
+            os.close(handle)
 
 
 def reports(folder, run_ids):
@@ -203,12 +207,17 @@ def is_published(folder, run_id):
 
 
 def publish(folder, run_id, work):
-    """Put a sealed run in its place, whole; False, and the run is gone, when one is there already."""
+    """Put a sealed run in its place, whole; False, and the run is gone, when one is there already.
+
+    Raises:
+        Rejected: E_FILE_ACCESS where the file system does not let it: that would befall every cell.
+    """
     try:
         os.rename(work, folder / campaign.RUNS / run_id)
-    except OSError:
+    except OSError as error:
         if not is_published(folder, run_id):
-            raise
+            where = f"{campaign.RUNS}/{run_id}"
+            raise Rejected("E_FILE_ACCESS", where, "a run that can be moved there", error.strerror) from None
         shutil.rmtree(work)
         return False
     files.sync_folder(folder / campaign.RUNS)

@@ -7,6 +7,7 @@ is a lifeline: when the driver dies, the pipe closes and the worker ends at once
 locks are the kernel's, and a run is in its place whole or not at all.
 """
 
+import errno
 import faulthandler
 import json
 import os
@@ -25,6 +26,7 @@ from vqkit.formats import campaign, canonical, files, locks, run
 from vqkit.formats.contract import Contract
 
 _LOG = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # what befalls every cell, not one
 FULL = "error[E_FILE_WRITE]"  # in the terminal statement of a run
 IDLE_SECONDS = 0.3  # between two looks at cells that others hold
 
@@ -54,7 +56,12 @@ def _work(order, host, say):
     locks.tell = lambda text: say(event="waiting", text=text)
     worker = Worker(order, host, say)
     plan.require_here(worker.folder, worker.plan, worker.data, host)
-    worker.work()
+    try:
+        worker.work()
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        raise Rejected("E_FILE_WRITE", str(error.filename), "a disk that takes it", error.strerror) from None
     return 0
 
 

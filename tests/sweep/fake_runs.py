@@ -4,6 +4,7 @@ The folder in FAKE_RUNS tells it what to do (``behaviour.json``: run id → mish
 ``source``, ``environment``) and takes a line for every execution that was begun (``executed``).
 """
 
+import errno
 import json
 import os
 import signal
@@ -85,6 +86,8 @@ def execute(progress, *, intervention, contract, phase, seed, marks, device, thr
     elif mishap == "crash":
         print("about to fail", flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
+    elif mishap == "nospace":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(out))
     elif mishap == "raise":
         raise ValueError("the cell is broken")
     for epoch in range(1, max(marks) + 1):

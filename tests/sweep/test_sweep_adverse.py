@@ -94,7 +94,7 @@ def test_a_run_that_was_put_over_a_failed_cell_is_a_conflict(playground, capsys)
     finished_with_failure(playground)
     runs = playground.out / campaign.RUNS
     shutil.copytree(other.out / campaign.RUNS / run_id, runs / run_id)
-    before = campaign.ledger_events(playground.out)
+    lost = sorted(set(playground.run_ids()) - {run_id})[0]
     for _ in range(2):
         state = playground.state()
         assert state["states"] == {"complete": 15, "unverified": 1}
@@ -102,8 +102,10 @@ def test_a_run_that_was_put_over_a_failed_cell_is_a_conflict(playground, capsys)
         assert failure["run_id"] == run_id
         recorded = "ledger.jsonl records crashed (signal SIGSEGV), yet a run lies in runs/"
         assert failure["reason"] == f"{recorded}; retry sets it aside"
-        assert playground.sweep() == 0, "which changes nothing"
-    assert campaign.ledger_events(playground.out) == before
+        shutil.rmtree(runs / lost)
+        assert playground.sweep() == 0, "which trains the lost one only"
+    assert run_id not in {event["run_id"] for event in playground.events("sealed")}
+    assert (playground.times(run_id), playground.times(lost)) == (2, 4), "one of them in the other campaign"
     capsys.readouterr()
     assert command.status([str(playground.out)]) == 0
     printed = capsys.readouterr().out
@@ -201,13 +203,15 @@ def test_a_ledger_that_became_shorter_is_noticed(playground):
     assert len(campaign.ledger_events(playground.out)) == 4
 
 
-@pytest.mark.parametrize(
-    "line", [b"{}\n", b"\n", b'"x"\n', b"\xff\n", b'{"event":"claimed","run_id":null,"detail":{}}\n']
-)
+CLAIM = b'{"event":"claimed","run_id":"run-0123456789abcdef","detail":{"driver":"DRIVER","pid":1}}'
+ODD = [b"{}", b"", b'"x"', b"\xff", CLAIM.replace(b"DRIVER", b"../x"), CLAIM.replace(b"run-", b"\\u0000")]
+
+
+@pytest.mark.parametrize("line", ODD)
 def test_a_line_that_is_no_event_is_named(playground, line):
     playground.plan()
     with open(playground.out / campaign.LEDGER, "ab") as file:
-        file.write(line)
+        file.write(line + b"\n")
     for look in (playground.state, playground.sweep):
         with pytest.raises(Rejected):
             look()
@@ -264,9 +268,10 @@ def test_a_full_disk_under_the_ledger_stops_the_campaign_and_it_goes_on_later(pl
     assert playground.state()["states"] == {"complete": 16}
 
 
-def test_a_full_disk_under_a_run_stops_the_campaign_instead_of_failing_cell_after_cell(playground):
+@pytest.mark.parametrize("mishap", ["full", "nospace"])
+def test_a_full_disk_under_a_run_stops_the_campaign_instead_of_failing_cell_after_cell(playground, mishap):
     run_id = playground.plan()[3]
-    playground.tell(**{run_id: "full"})
+    playground.tell(**{run_id: mishap})
     with pytest.raises(Rejected, match="No space left on device") as error:
         playground.sweep(executor={"name": "local", "slots": 1, "timeout_seconds": 60.0})
     assert error.value.codes == ("E_FILE_WRITE",)
@@ -283,6 +288,21 @@ def test_a_full_disk_under_a_real_run_stops_the_campaign(playground):
         driver = playground.drive(role="train")
     assert "error[E_FILE_WRITE] " in finish(driver, code=3)
     assert playground.state()["states"] == {"missing": 16}
+
+
+def test_runs_that_can_not_be_published_stop_the_campaign(playground):
+    """Their folder is gone, say: that is no fault of a cell, and none is recorded as failed."""
+    playground.tell(seconds=0.5)
+    driver = playground.drive()
+    playground.wait_for_done(2)
+    os.rename(playground.out / campaign.RUNS, playground.out / "elsewhere")
+    errors = finish(driver, code=3)
+    assert "error[E_FILE_ACCESS] runs/run-" in errors
+    assert playground.events("failed") == []
+    os.rename(playground.out / "elsewhere", playground.out / campaign.RUNS)
+    playground.tell()
+    assert playground.sweep() == 0
+    assert playground.state()["states"] == {"complete": 16}
 
 
 # odd things in the folder
