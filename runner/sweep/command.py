@@ -265,7 +265,7 @@ def state_of(folder, planned):
             if outcome.state not in ("complete", "missing")
         ],
         "foreign": outcomes.foreign(folder, planned),
-        "held_up": list(waiting.held_up(folder)),
+        "held_up": list(waiting.held_up(folder, running)),
         "frozen": watch.frozen or (folder / campaign.FROZEN).exists(),
         "unblinded": (folder / campaign.UNBLINDED).exists(),
     }

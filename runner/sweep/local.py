@@ -149,7 +149,7 @@ class _Driver:
             self._stop_overdue()
             self.open.watch.refresh()
             at_work = [slot.run_id for slot in self.slots if slot.run_id]
-            self.waiting.look(self.open.left, busy=bool(at_work))
+            self.waiting.look(self.open.left, at_work)
             self.progress.show(self.job.folder, at_work)
 
     def stop(self):

@@ -9,7 +9,7 @@ from runner.sweep import cells
 from vqkit.formats import campaign, locks
 
 PATIENCE_SECONDS = 5.0  # without any event; the time between two notices doubles
-START_SECONDS = 60.0  # for workers to take cells that are free
+START_SECONDS = 60.0  # for cells that are free to be taken
 SHOWN = 4
 
 
@@ -23,26 +23,32 @@ class Waiting:
     def _reset(self):
         self.offset, self.since, self.patience = self.watch.offset, time.monotonic(), self.first
 
-    def look(self, left, *, busy=False):
-        """``left``: run ids without an outcome; ``busy``: cells of this driver are at work, under its own limits."""
-        if busy or not left or self.watch.offset != self.offset:
+    def look(self, left, at_work=()):
+        """``left``: run ids without an outcome; ``at_work``: those of them that this driver's own workers train, under
+        its limit of time, so that there is nothing to say unless one of these is suspended."""
+        if not left or self.watch.offset != self.offset:
             self._reset()
             return
         quiet = time.monotonic() - self.since
         if quiet < self.patience:
             return
-        reasons = [*held_up(self.folder), *_held(self.folder, self.watch, sorted(left))]
-        free = f"{len(left)} cells that nobody has taken yet"
-        if reasons or quiet > START_SECONDS:
-            self.patience *= 2
-            self.tell(f"nothing new for {quiet:.0f} s; waiting for {'; '.join(reasons) or free}")
+        reasons = list(held_up(self.folder, at_work))
+        if not at_work:
+            reasons += _held(self.folder, self.watch, sorted(left))
+            if not reasons and quiet > START_SECONDS:
+                reasons = [f"{len(left)} cells that nobody has taken yet"]
+        if reasons:
+            self.tell(f"nothing new for {quiet:.0f} s; waiting for {'; '.join(reasons)}")
+        self.patience = 2 * self.patience if reasons else quiet + self.first
 
 
-def held_up(folder):
-    """What to say of a ledger whose lock a suspended process holds: everybody waits for that one."""
-    pid = locks.holder(folder / campaign.LEDGER)
-    if pid is not None and locks.is_stopped(pid):
-        yield f"{campaign.LEDGER}, locked by {locks.described(pid)}"
+def held_up(folder, run_ids=()):
+    """What to say of a ledger, for which everybody waits, or a cell whose lock a suspended process holds."""
+    places = {campaign.LEDGER: folder / campaign.LEDGER}
+    for name, path in (places | {run_id: folder / cells.CLAIMS / run_id for run_id in run_ids}).items():
+        pid = locks.holder(path)
+        if pid is not None and locks.is_stopped(pid):
+            yield f"{name}, locked by {locks.described(pid)}"
 
 
 def _held(folder, watch, left):

@@ -124,6 +124,19 @@ def test_workers_and_driver_say_who_keeps_the_ledger_and_status_answers(playgrou
     assert state["held_up"] == []
 
 
+def test_status_names_a_worker_that_is_suspended(playground):
+    run_id = playground.plan()[0]
+    campaign.append_event(playground.out, "claimed", run_id, {"driver": "driver-x", "pid": 1})
+    with cells.claim(playground.out, run_id):
+        pass
+    with suspended_holder(playground, playground.out / cells.CLAIMS / run_id) as holder:
+        state = looked_at(playground.out)
+        assert state["running"] == [run_id]
+        assert state["held_up"] == [f"{run_id}, locked by {locks.described(holder.pid)}"]
+        assert "which is suspended" in state["held_up"][0]
+    assert playground.state()["held_up"] == []
+
+
 def test_a_driver_says_that_it_waits_for_one_that_is_suspended(playground):
     """Its worker is dead, which only that driver can record as long as it lives."""
     run_id = playground.plan()[0]
@@ -164,12 +177,25 @@ def test_what_is_waited_for(playground):
     assert told == [], "nobody has it"
     with cells.claim(playground.out, busy):
         cells.report(playground.out, busy, 1, 2, 64.0)
-        look([busy, free], busy=True)
+        look([busy, free], [busy])
         look([])
         assert told == []
         look([busy, free])
         (text,) = told
     assert text == f"nothing new for 0 s; waiting for {busy}, held by process {os.getpid()} of driver-x, epoch 1 of 2"
+
+
+def test_a_driver_says_that_its_own_worker_is_suspended(playground):
+    run_id = playground.plan()[0]
+    playground.tell(**{run_id: "hang"})
+    driver = playground.drive(executor={"name": "local", "slots": 1, "timeout_seconds": 8.0})
+    playground.wait_for(playground.worker_pids)
+    (worker,) = playground.worker_pids()
+    os.kill(worker, signal.SIGSTOP)
+    said = next(line for line in iter(driver.stderr.readline, "") if line.startswith("notice: "))
+    assert f"waiting for {run_id}, locked by process {worker}, which is suspended (kill -CONT {worker} " in said
+    finish(driver)
+    assert playground.state()["states"] == {"complete": 15, "timeout": 1}, "its limit of time ends it all the same"
 
 
 def test_cells_that_nobody_takes_are_waited_for_with_more_patience(playground, monkeypatch):
