@@ -73,17 +73,17 @@ class Watch:
                 event = json.loads(line)
                 self._take(event["event"], event["run_id"], event["detail"])
             except (ValueError, LookupError, TypeError, AttributeError):
-                raise Rejected("E_SCHEMA_VALUE", str(self.path), "events", repr(line[:100])) from None
+                raise Rejected("E_SCHEMA_VALUE", self.path.name, "events", repr(line[:100])) from None
             if self.listener:
                 self.listener(event)
         self.offset += whole
 
     def _new_bytes(self):
-        with open(_open_regular(self.path), "rb") as file:
+        with open(files.open_regular(self.path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size < self.offset:
                 expected = f"{self.offset} bytes or more, as a ledger only grows"
-                raise Rejected("E_FILE_SIZE", str(self.path), expected, f"{size} bytes")
+                raise Rejected("E_FILE_SIZE", self.path.name, expected, f"{size} bytes")
             file.seek(self.offset)
             return file.read()
 
@@ -338,28 +338,13 @@ def log_path(folder, run_id):
 def log_tail(path):
     """The last lines of a log, as text; empty where there is none, or something else."""
     try:
-        with open(_open_regular(path), "rb") as file:
+        with open(files.open_regular(path), "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL_LENGTH))
             text = file.read(TAIL_LENGTH).decode("utf-8", errors="replace")
     except VqkitError:
         return ""
     return "\n".join(text.replace("\0", "").strip().splitlines()[-TAIL_LINES:])
-
-
-def _open_regular(path):
-    """Open a regular file to read; raises ``Rejected`` (E_FILE_…) for anything else."""
-    try:
-        handle = os.open(path, os.O_RDONLY | _SAFELY)
-    except FileNotFoundError:
-        raise Rejected("E_FILE_MISSING", str(path), "a file", "nothing") from None
-    except OSError as error:
-        raise Rejected("E_FILE_KIND", str(path), "a readable regular file", error.strerror) from None
-    mode = os.fstat(handle).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(handle)
-        raise Rejected("E_FILE_KIND", str(path), "a regular file", stat.filemode(mode))
-    return handle
 
 
 def published(folder, run_ids=None):

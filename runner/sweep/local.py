@@ -148,6 +148,7 @@ class _Driver:
                 self._listen(key.data)
             self._stop_overdue()
             self.open.watch.refresh()
+            self._note_claims()
             at_work = [slot.run_id for slot in self.slots if slot.run_id]
             self.waiting.look(self.open.left, at_work)
             self.progress.show(self.job.folder, at_work)
@@ -188,14 +189,25 @@ class _Driver:
 
     def _heard(self, slot, event):
         if event["event"] == "claimed":
-            slot.run_id, slot.since, slot.claimed = event["run_id"], time.monotonic(), True
-            self.stillborn = 0
+            self._begun(slot, event["run_id"])
         elif event["event"] == "sealed":
             slot.run_id = None
         elif event["event"] == "waiting":
             self.progress.notice(f"worker {slot.process.pid}: {event['text']}")
         elif event["event"] == "refused":
             raise standby.error_of(event)
+
+    def _begun(self, slot, run_id):
+        slot.run_id, slot.since, slot.claimed = run_id, time.monotonic(), True
+        self.stillborn = 0
+
+    def _note_claims(self):
+        """A worker that has claimed a cell in the ledger but can't say so may be suspended in that very write: its time
+        runs all the same."""
+        claims = {pid: run_id for run_id, (name, pid) in self.open.watch.holders.items() if name == self.name}
+        for slot in self.slots:
+            if slot.process and not slot.run_id and slot.process.pid in claims:
+                self._begun(slot, claims[slot.process.pid])
 
     def _stop_overdue(self):
         for slot in self.slots:

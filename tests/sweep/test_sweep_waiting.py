@@ -185,15 +185,23 @@ def test_what_is_waited_for(playground):
     assert text == f"nothing new for 0 s; waiting for {busy}, held by process {os.getpid()} of driver-x, epoch 1 of 2"
 
 
-def test_a_driver_says_that_its_own_worker_is_suspended(playground):
+@pytest.mark.parametrize("place", ["its run", "the ledger"])
+def test_a_driver_says_that_its_own_worker_is_suspended(playground, place):
+    """In the middle of a run, or of a write to the ledger, for whose lock everybody waits then."""
     run_id = playground.plan()[0]
-    playground.tell(**{run_id: "hang"})
+    playground.tell(**({run_id: "hang"} if place == "its run" else {"suspend": True}))
     driver = playground.drive(executor={"name": "local", "slots": 1, "timeout_seconds": 8.0})
-    playground.wait_for(playground.worker_pids)
-    (worker,) = playground.worker_pids()
-    os.kill(worker, signal.SIGSTOP)
+    if place == "its run":
+        playground.wait_for(lambda: cells.reports(playground.out, [run_id]))
+        (worker,) = playground.worker_pids()
+        os.kill(worker, signal.SIGSTOP)
+    else:
+        playground.wait_for((playground.root / "suspended").exists)
+        playground.wait_for(playground.worker_pids)
+        (worker,) = playground.worker_pids()
     said = next(line for line in iter(driver.stderr.readline, "") if line.startswith("notice: "))
-    assert f"waiting for {run_id}, locked by process {worker}, which is suspended (kill -CONT {worker} " in said
+    where = run_id if place == "its run" else campaign.LEDGER
+    assert f"waiting for {where}, locked by process {worker}, which is suspended (kill -CONT {worker} " in said
     finish(driver)
     assert playground.state()["states"] == {"complete": 15, "timeout": 1}, "its limit of time ends it all the same"
 

@@ -16,7 +16,6 @@ DIR/results.parquet, results.csv, calibration.json, report.html, report.md, figu
 import base64
 import contextlib
 import os
-import stat
 
 import numpy as np
 
@@ -307,7 +306,7 @@ def append_events(folder, entries):
             be opened or is no regular file, E_FILE_WRITE when the disk did not take all bytes.
     """
     path = folder / LEDGER
-    with open(_open_ledger(path), "r+b") as file:
+    with open(files.open_regular(path, os.O_RDWR | os.O_CREAT), "r+b") as file:
         locks.take(file, path)
         last, end = _last_line(file)
         sequence, head = 0, LEDGER_ROOT
@@ -328,19 +327,6 @@ def append_events(folder, entries):
 def append_event(folder, event, run_id=None, detail=None):
     """``append_events`` for one event."""
     return append_events(folder, [(event, run_id, detail or {})])
-
-
-def _open_ledger(path):
-    """Open or make a ledger; no link is followed, and a pipe that lies there is not waited for."""
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise Rejected("E_FILE_KIND", str(path), "a file that can be written", error.strerror) from None
-    mode = os.fstat(handle).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(handle)
-        raise Rejected("E_FILE_KIND", str(path), "a regular file", stat.filemode(mode))
-    return handle
 
 
 def _write_end(handle, end, data):
