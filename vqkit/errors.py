@@ -46,6 +46,7 @@ CODES = {
     "E_FILE_SIZE": "a file is larger than its format allows",
     "E_FILE_EXISTS": "a write-once file exists already",
     "E_FILE_WRITE": "a file could not be written in full",
+    "E_FILE_ACCESS": "the file system does not let a file be opened, made, moved or locked",
     "E_TENSORS": "not a safetensors file of the expected names, types and shapes",
     "E_KEY": "not a key of the kind that is needed",
     # interventions

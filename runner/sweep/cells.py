@@ -7,7 +7,6 @@
     DIR/work/RUN_ID.PID    the private folder in which a cell is trained
     DIR/runs/RUN_ID        the sealed run, put there by one rename
     DIR/logs/RUN_ID.log    what the cell printed
-    DIR/attempts/RUN_ID.N  a run that ended badly, kept when it is tried again; its log and score beside it
 
 A cell is *finished* when its run is published, or when the ledger says that it failed and nobody asked for a retry.
 """
@@ -18,17 +17,21 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections import deque
 from dataclasses import dataclass
 
-from vqkit.errors import Refused, Rejected, VqkitError, raise_all
-from vqkit.formats import campaign, canonical, files, run, schema
+from vqkit.errors import Problem, Rejected, VqkitError, raise_all
+from vqkit.formats import campaign, canonical, files, locks, run, schema
 
 CLAIMS, WORK, LOGS = "claims", "work", "logs"
+FOLDERS = (campaign.RUNS, CLAIMS, WORK, LOGS)
 TAIL_LINES, TAIL_LENGTH = 20, 2000
 DRIVER, TASK, OF = "driver-", "task-", "@"  # locks: driver-NAME, task-NAME, task-NAME@driver-NAME
 LOST = "the task that ran it is gone: its node, its memory or its time (or locks don't work between nodes)"
 REPORT_LENGTH = 120
+_SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no pipe waited for
+_PLAIN = re.compile(r"[A-Za-z0-9_.@-]+")  # names in claims/
 RECENT = 100  # cells whose times say how long one takes
 
 
@@ -57,20 +60,37 @@ class Watch:
         self.listener = None
 
     def refresh(self):
-        """Take in new events. The chain is checked where the ledger is read in full, not here."""
-        with open(self.path, "rb") as file:
-            file.seek(self.offset)
-            data = file.read()
+        """Take in new events. The chain is checked where the ledger is read in full, not here.
+
+        Raises:
+            Rejected: E_FILE_… where the ledger is gone, no file or shorter than it was, E_SCHEMA_VALUE for a line that
+                is no event.
+        """
+        data = self._new_bytes()
         whole = data.rfind(b"\n") + 1
-        self.offset += whole
         for line in data[:whole].splitlines():
-            event = json.loads(line)
-            self._take(event["event"], event["run_id"], event["detail"])
+            try:
+                event = json.loads(line)
+                self._take(event["event"], event["run_id"], event["detail"])
+            except (ValueError, LookupError, TypeError, AttributeError):
+                raise Rejected("E_SCHEMA_VALUE", self.path.name, "events", repr(line[:100])) from None
             if self.listener:
                 self.listener(event)
+        self.offset += whole
+
+    def _new_bytes(self):
+        with open(files.open_regular(self.path), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < self.offset:
+                expected = f"{self.offset} bytes or more, as a ledger only grows"
+                raise Rejected("E_FILE_SIZE", self.path.name, expected, f"{size} bytes")
+            file.seek(self.offset)
+            return file.read()
 
     def _take(self, name, run_id, detail):
         if name == "claimed":
+            if not (_PLAIN.fullmatch(run_id) and _PLAIN.fullmatch(detail["driver"])):
+                raise ValueError("no names of locks")
             self.holders[run_id] = (detail["driver"], detail["pid"])
         elif name == "failed":
             self.failed[run_id] = detail
@@ -94,16 +114,16 @@ class Open:
 
     def __init__(self, folder, run_ids, progress):
         self.folder, self.progress, self.claims = folder, progress, 0
-        self.watch = Watch(folder)
+        self.run_ids, self.watch = frozenset(run_ids), Watch(folder)
         remove_work(folder)
-        reconcile(folder, self.watch)
+        reconcile(folder, self.watch, self.run_ids)
         self.left = set(run_ids) - self.watch.failed.keys()
         self.left -= {run_id for run_id in self.left if is_published(folder, run_id)}
         self.watch.listener = self._take_in
 
     def reconcile(self):
         """Look at what lies on disk, too, after a process has died."""
-        reconcile(self.folder, self.watch)
+        reconcile(self.folder, self.watch, self.run_ids)
         self.watch.refresh()
         self.left -= {run_id for run_id in self.left if is_published(self.folder, run_id)}
 
@@ -116,15 +136,14 @@ class Open:
 
 @contextlib.contextmanager
 def claim(folder, name, *, wait=False):
-    """Hold the lock of a cell or of a driver: yields True, or False when another process holds it."""
-    handle = os.open(folder / CLAIMS / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    """Hold the lock of a cell or of a driver: yields True, or False when another process holds it.
+
+    With ``wait`` it is waited for, with a notice where that takes long (``locks``).
+    """
+    path = folder / CLAIMS / name
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | _SAFELY, 0o644)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        yield locks.take(handle, path, wait=wait)
     finally:
         os.close(handle)
 
@@ -132,7 +151,7 @@ def claim(folder, name, *, wait=False):
 def is_held(folder, name):
     """Whether a living process holds the lock. Looks at locks that exist only; makes none."""
     try:
-        handle = os.open(folder / CLAIMS / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        handle = os.open(folder / CLAIMS / name, os.O_RDONLY | _SAFELY)
     except FileNotFoundError:
         return False
     try:
@@ -156,21 +175,22 @@ def is_lost(folder, lock):
 
 
 def report(folder, run_id, epoch, epochs, images_per_second):
-    """Write into the lock of a cell, which the caller holds, how far it is."""
+    """Write into the lock of a cell, which the caller holds, how far it is; no run fails because that can't be told."""
     text = json.dumps({"epoch": epoch, "epochs": epochs, "images_per_second": round(images_per_second, 1)})
-    handle = os.open(folder / CLAIMS / run_id, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        os.pwrite(handle, text.ljust(REPORT_LENGTH).encode(), 0)
-    finally:
-        os.close(handle)
+    with contextlib.suppress(OSError):
+        handle = os.open(folder / CLAIMS / run_id, os.O_WRONLY | _SAFELY)
+        try:
+            os.pwrite(handle, text.ljust(REPORT_LENGTH).encode(), 0)
+        finally:
+            os.close(handle)
 
 
 def reports(folder, run_ids):
     """run id → {epoch, epochs, images_per_second} of each of these cells that has told."""
     found = {}
     for run_id in run_ids:
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            told = json.loads((folder / CLAIMS / run_id).read_bytes())
+        with contextlib.suppress(VqkitError, ValueError):
+            told = json.loads(files.read_once(folder / CLAIMS / run_id, max_bytes=1 << 12))
             if isinstance(told, dict) and told.keys() == {"epoch", "epochs", "images_per_second"}:
                 found[run_id] = told
     return found
@@ -182,17 +202,22 @@ def work_folder(folder, run_id):
 
 
 def is_published(folder, run_id):
-    """Whether the cell's run directory is there."""
-    return (folder / campaign.RUNS / run_id).exists()
+    """Whether the cell's run directory is there, or anything else under its name."""
+    return os.path.lexists(folder / campaign.RUNS / run_id)
 
 
 def publish(folder, run_id, work):
-    """Put a sealed run in its place, whole; False, and the run is gone, when one is there already."""
+    """Put a sealed run in its place, whole; False, and the run is gone, when one is there already.
+
+    Raises:
+        Rejected: E_FILE_ACCESS where the file system does not let it: that would befall every cell.
+    """
     try:
         os.rename(work, folder / campaign.RUNS / run_id)
-    except OSError:
+    except OSError as error:
         if not is_published(folder, run_id):
-            raise
+            where = f"{campaign.RUNS}/{run_id}"
+            raise Rejected("E_FILE_ACCESS", where, "a run that can be moved there", error.strerror) from None
         shutil.rmtree(work)
         return False
     files.sync_folder(folder / campaign.RUNS)
@@ -201,25 +226,61 @@ def publish(folder, run_id, work):
 
 def remove_work(folder, run_ids=None):
     """Remove private folders that nobody works in: those of ``run_ids``, whose locks the caller holds, or all stale."""
-    for path in sorted((folder / WORK).iterdir()):
+    for name in sorted(_names(folder / WORK)):
+        path = folder / WORK / name
         run_id = path.name.partition(".")[0]
         if not re.match(run.RUN_ID["pattern"], run_id):
             continue  # not a cell's: a file that a network file system keeps
         if run_ids is not None and run_id in run_ids:
-            shutil.rmtree(path)
+            _remove(path)
         elif run_ids is None:
             with claim(folder, run_id) as held:
                 if held:
-                    shutil.rmtree(path, ignore_errors=True)
+                    _remove(path, ignore_errors=True)
 
 
-def reconcile(folder, watch):
-    """Record runs that were published by a process that died before it could write so into the ledger."""
+def _names(folder):
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _remove(path, *, ignore_errors=False):
+    """Remove a folder with what it holds, or whatever else lies there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=ignore_errors)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def make_folders(folder):
+    """Make the folders that a copy of a campaign may lack, because they were empty.
+
+    Raises:
+        Rejected: E_FILE_KIND for everything that is there and is no folder.
+    """
+    problems = []
+    for name in FOLDERS:
+        with contextlib.suppress(FileExistsError):
+            (folder / name).mkdir()
+        mode = os.lstat(folder / name).st_mode
+        if not stat.S_ISDIR(mode):
+            found = stat.filemode(mode)
+            problems.append(Problem(code="E_FILE_KIND", where=str(folder / name), expected="a folder", found=found))
+    raise_all(Rejected, problems)
+
+
+def reconcile(folder, watch, run_ids):
+    """Record runs of these cells that were published by a process that died before it could write so into the ledger.
+
+    A run of a cell that is recorded as failed is none of them: it was put there by hand.
+    """
     watch.refresh()
-    for run_id in sorted(set(_published(folder)) - watch.recorded.keys()):
+    for run_id in sorted(run_ids & published(folder).keys() - watch.recorded.keys() - watch.failed.keys()):
         with claim(folder, run_id) as held:
             watch.refresh()
-            if held and run_id not in watch.recorded:
+            if held and run_id not in watch.recorded and run_id not in watch.failed:
                 record_sealed(folder, run_id, sealed_state(folder, run_id).state)
 
 
@@ -228,20 +289,22 @@ def record_sealed(folder, run_id, outcome, **detail):
     campaign.append_event(folder, "sealed", run_id, {"outcome": outcome, **detail})
 
 
-def record_failed(folder, run_id, outcome, reason):
-    """Write into the ledger that a cell ended without a sealed run, with the last lines of its log."""
-    detail = {"outcome": outcome, "reason": reason, "log": log_tail(log_path(folder, run_id))}
+def record_failed(folder, run_id, outcome, reason, log=None):
+    """Write into the ledger that a cell ended without a sealed run, with the last lines of its log, or of ``log``, that
+    of its worker, where it has none."""
+    tail = log_tail(log_path(folder, run_id)) or (log_tail(log) if log else "")
+    detail = {"outcome": outcome, "reason": reason, "log": tail}
     campaign.append_event(folder, "failed", run_id, detail)
 
 
-def settle(folder, watch, run_id, outcome, reason, *, wait=True):
+def settle(folder, watch, run_id, outcome, reason, *, log=None, wait=True):
     """Record how a cell ended whose worker is gone, unless its run is published or another process was faster."""
     holder = watch.holders.get(run_id)
     with claim(folder, run_id, wait=wait) as held:
         watch.refresh()
         if held and watch.holders.get(run_id) == holder and not is_published(folder, run_id):
             remove_work(folder, {run_id})
-            record_failed(folder, run_id, outcome, reason)
+            record_failed(folder, run_id, outcome, reason, log)
 
 
 def settle_lost(folder, watch):
@@ -267,98 +330,36 @@ def sealed_state(folder, run_id):
     return Outcome(state=terminal["state"], reason=reason)
 
 
-def outcomes(folder, plan, watch):
-    """run id → Outcome for every cell of a campaign; ``watch`` must be fresh."""
-    published, found = set(_published(folder)), {}
-    for cell in plan["cells"]:
-        run_id = cell["run_id"]
-        if run_id in published:
-            recorded = watch.recorded.get(run_id) == "complete"
-            outcome = Outcome(state="complete") if recorded else sealed_state(folder, run_id)
-            if outcome.state != "complete":
-                outcome = Outcome(state=outcome.state, reason=outcome.reason, log=log_tail(log_path(folder, run_id)))
-        elif run_id in watch.failed:
-            detail = watch.failed[run_id]
-            outcome = Outcome(state=detail["outcome"], reason=detail["reason"], log=detail["log"])
-        else:
-            outcome = Outcome(state="missing")
-        found[run_id] = outcome
-    return found
-
-
-def count(found):
-    """(complete, failed, missing) of ``outcomes``."""
-    states = [outcome.state for outcome in found.values()]
-    complete, missing = states.count("complete"), states.count("missing")
-    return complete, len(states) - complete - missing, missing
-
-
-def running(folder, watch):
-    """The run ids on which a process works now; ``watch`` must be fresh."""
-    return sorted(run_id for run_id in watch.holders if is_held(folder, run_id))
-
-
-def require_open(folder):
-    """Raise ``Refused`` (E_FROZEN) when scores were frozen, be the file there or not."""
-    watch = Watch(folder)
-    watch.refresh()
-    if watch.frozen or (folder / campaign.FROZEN).exists():
-        raise Refused("E_FROZEN", str(folder), "a campaign whose scores are not frozen", campaign.FROZEN)
-
-
-def set_aside(folder, found):
-    """Make failed cells missing again, each attempt kept as DIR/attempts/RUN_ID.N; returns their run ids.
-
-    Raises:
-        Refused: E_FROZEN when the scores are frozen: what they say about a failed cell stays so.
-    """
-    require_open(folder)
-    failed = [run_id for run_id, outcome in found.items() if outcome.state not in ("complete", "missing")]
-    (folder / campaign.ATTEMPTS).mkdir(exist_ok=True)
-    taken = []
-    for run_id in failed:
-        with claim(folder, run_id) as held:
-            if held:
-                _set_aside(folder, run_id, found[run_id])
-                taken.append(run_id)
-    return taken
-
-
-def _set_aside(folder, run_id, outcome):
-    attempts = folder / campaign.ATTEMPTS
-    number = 1
-    while any((attempts / f"{run_id}.{number}{end}").exists() for end in ("", ".log", ".json")):
-        number += 1
-    kept = attempts / f"{run_id}.{number}"
-    moves = (
-        (folder / campaign.RUNS / run_id, kept),
-        (log_path(folder, run_id), kept.with_name(f"{kept.name}.log")),
-        (folder / campaign.SCORES / f"{run_id}.json", kept.with_name(f"{kept.name}.json")),
-    )
-    campaign.append_event(folder, "retried", run_id, {"attempt": number, "outcome": outcome.state})
-    for old, new in moves:
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(old, new)
-    for place in {place.parent for move in moves for place in move if place.parent.exists()}:
-        files.sync_folder(place)
-
-
 def log_path(folder, run_id):
     """What a cell prints goes here."""
     return folder / LOGS / f"{run_id}.log"
 
 
 def log_tail(path):
-    """The last lines of a log, as text; empty where there is none."""
+    """The last lines of a log, as text; empty where there is none, or something else."""
     try:
-        with open(path, "rb") as file:
+        with open(files.open_regular(path), "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL_LENGTH))
-            text = file.read().decode("utf-8", errors="replace")
-    except FileNotFoundError:
+            text = file.read(TAIL_LENGTH).decode("utf-8", errors="replace")
+    except VqkitError:
         return ""
     return "\n".join(text.replace("\0", "").strip().splitlines()[-TAIL_LINES:])
 
 
-def _published(folder):
-    return [name for name in os.listdir(folder / campaign.RUNS) if name.startswith("run-")]
+def published(folder, run_ids=None):
+    """run id → whether it is a folder, of what lies in runs/ under a cell's name; of ``run_ids`` alone where given."""
+    if run_ids is None:
+        return {name: real for name, real in entries(folder).items() if name.startswith("run-")}
+    paths = {run_id: folder / campaign.RUNS / run_id for run_id in run_ids}
+    there = {run_id: path for run_id, path in paths.items() if os.path.lexists(path)}
+    return {run_id: path.is_dir() and not path.is_symlink() for run_id, path in there.items()}
+
+
+def entries(folder):
+    """name → whether it is a folder, of all that lies in runs/; nothing where that is missing."""
+    try:
+        with os.scandir(folder / campaign.RUNS) as found:
+            return {entry.name: entry.is_dir(follow_symlinks=False) for entry in found}
+    except FileNotFoundError:
+        return {}

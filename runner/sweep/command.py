@@ -4,6 +4,7 @@ The order of a sweep: resolve the definition → terms → plan, or hold the pla
 the executor work until every cell has an outcome → say what became of them.
 """
 
+import contextlib
 import json
 import os
 import statistics
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 
 from runner import settings
-from runner.sweep import calibrated, cells, definition, local, plan, ray, slurm
+from runner.sweep import calibrated, cells, definition, local, outcomes, plan, ray, slurm, waiting
 from runner.sweep.estimate import estimate, probe
 from runner.sweep.host import Host
 from runner.sweep.progress import Progress
@@ -22,10 +23,25 @@ EXECUTORS = {"local": local, "slurm": slurm, "ray": ray}
 LAUNCH = "launch.json"  # how the campaign was started last: data, executor and limits, for `retry`; bound by nothing
 
 _LAUNCH = schema.closed(
-    executor={"type": "object"}, data={"type": "string"}, budget_seconds={"type": ["number", "null"]}
+    executor={"type": "object", "required": ["name"]},
+    data={"type": "string"},
+    budget_seconds={"type": ["number", "null"]},
 )
 
 
+@contextlib.contextmanager
+def _file_errors():
+    """What the file system refuses is an error with a name, like any other."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        expected = "a file or a folder that can be opened, made or moved"
+        raise Rejected("E_FILE_ACCESS", str(error.filename), expected, error.strerror) from error
+
+
+@_file_errors()
 def sweep(options, contract, data, *, where="sweep", host=None):
     """Plan the campaign that ``options`` describe, or continue it, until every cell has an outcome.
 
@@ -58,7 +74,11 @@ def sweep(options, contract, data, *, where="sweep", host=None):
         _print_estimate(terms, estimate(terms, slots, *probe(terms, host, data)), slots)
         return 0
     folder = Path(options["out"] or Path("results") / f"{terms.sweep.name}-{contract.name}-{terms.dataset['id']}")
-    if not campaign.is_there(folder):
+    if folder.name in ("", ".."):
+        expected = "a folder with a name of its own: a campaign appears under it as a whole, or not at all"
+        raise UsageError("E_USAGE", "out", expected, str(folder))
+    is_new = not campaign.is_there(folder)
+    if is_new:
         _require_executor(executor)
         plan.create(folder, terms)  # where another process is faster, its plan is the one that counts
     planned = plan.require_same(folder, terms)
@@ -69,9 +89,10 @@ def sweep(options, contract, data, *, where="sweep", host=None):
         "data": str(Path(data).resolve()),
         "budget_seconds": options["budget_seconds"],
     }
-    return _work(folder, planned, launch, host)
+    return _work(folder, planned, launch, host, is_asked=is_new)
 
 
+@_file_errors()
 def status(argv):
     """Print the state of a campaign, from any shell at any time; nothing is written."""
     parser = ArgumentParser(prog="python -m runner status", description="Say how far a campaign is.")
@@ -87,6 +108,7 @@ def status(argv):
     return 0
 
 
+@_file_errors()
 def retry(argv, host=None):
     """Run every cell that did not end complete again; the old attempts are kept in attempts/."""
     text = "Run every cell of a campaign that did not end complete again."
@@ -111,13 +133,15 @@ def retry(argv, host=None):
     launch["executor"] |= given
     raise_all(UsageError, settings.executor_problems(launch["executor"]))
     plan.require_here(chosen.folder, planned, Path(launch["data"]), host)
-    found = _look(chosen.folder, planned)[0]
-    if cells.count(found)[0] < len(found):
+    found, watch = _look(chosen.folder, planned)
+    is_asked = outcomes.count(found)[0] < len(found)
+    if is_asked:
         _require_executor(launch["executor"])
-    taken = cells.set_aside(chosen.folder, found)
+    cells.make_folders(chosen.folder)
+    taken = outcomes.set_aside(chosen.folder, found, watch)
     kept = f"what they left is in {chosen.folder / campaign.ATTEMPTS}" if taken else "none failed"
     print(f"{len(taken)} cells are tried again; {kept}", file=sys.stderr)
-    return _work(chosen.folder, planned, launch, host)
+    return _work(chosen.folder, planned, launch, host, is_asked=is_asked)
 
 
 def _read_launch(folder):
@@ -172,13 +196,15 @@ def _require_executor(executor):
     EXECUTORS[executor["name"]].check(executor)
 
 
-def _work(folder, planned, launch, host):
-    """Let the executor work if there is work, then say what became of the cells."""
+def _work(folder, planned, launch, host, *, is_asked):
+    """Let the executor work if there is work, then say what became of the cells; ``is_asked`` whether it can start."""
     found = scan(folder, planned)
-    complete, failed, missing = cells.count(found)
+    complete, failed, missing = outcomes.count(found)
     if missing:
-        cells.require_open(folder)
-        _require_executor(launch["executor"])
+        outcomes.require_open(folder)
+        if not is_asked:
+            _require_executor(launch["executor"])
+        cells.make_folders(folder)
         files.replace(folder / LAUNCH, canonical.dumps(launch))
         executor = launch["executor"]
         job = local.Job(
@@ -219,14 +245,14 @@ def _look(folder, planned):
     """(run id → Outcome, the ledger as it is now)."""
     watch = cells.Watch(folder)
     watch.refresh()
-    return cells.outcomes(folder, planned, watch), watch
+    return outcomes.outcomes(folder, planned, watch), watch
 
 
 def state_of(folder, planned):
     """What ``status --json`` prints."""
     found, watch = _look(folder, planned)
-    complete, failed, missing = cells.count(found)
-    running = cells.running(folder, watch)
+    complete, failed, missing = outcomes.count(found)
+    running = outcomes.running(folder, watch)
     speed, left = _speed(planned, cells.reports(folder, running), watch.seconds, missing)
     states = [outcome.state for outcome in found.values()]
     return {
@@ -249,6 +275,8 @@ def state_of(folder, planned):
             for run_id, outcome in found.items()
             if outcome.state not in ("complete", "missing")
         ],
+        "foreign": outcomes.foreign(folder, planned),
+        "held_up": list(waiting.held_up(folder, running)),
         "frozen": watch.frozen or (folder / campaign.FROZEN).exists(),
         "unblinded": (folder / campaign.UNBLINDED).exists(),
     }
@@ -278,6 +306,10 @@ def _print_state(state, stream):
     if state["running"]:
         left = "time left unknown" if state["seconds_left"] is None else f"about {state['seconds_left']:,.0f} s left"
         print_line(f"{state['images_per_second']:,.0f} images/s, {left}")
+    for text in state["held_up"]:
+        print_line(f"held up by {text}")
+    if state["foreign"]:
+        print_line(f"no cells of this campaign, in {campaign.RUNS}/: {', '.join(state['foreign'])}")
     for failure in state["failures"]:
         print_line(f"{failure['run_id']}  {failure['state']}: {failure['reason']}")
         for line in failure["log"].splitlines():

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.sweep import cells, standby
+from runner.sweep.waiting import Waiting
 from vqkit.errors import Incomplete
 
 TICK_SECONDS = 0.25
@@ -52,7 +53,8 @@ def run(job, host, progress, lock=None):
         job: a ``Job``.
         host: a ``Host``; how workers start, how many devices there are.
         progress: ``progress.finished(run_id, event, detail)`` is called for every cell that the ledger reports sealed
-            or failed, ``progress.show(folder, run_ids)`` with the cells at work a few times a second.
+            or failed, ``progress.show(folder, run_ids)`` with the cells at work a few times a second, and
+            ``progress.notice(text)`` with what is waited for.
         lock: the name in claims/ under which this driver is known to be alive; its own unless said otherwise.
 
     Raises:
@@ -126,6 +128,7 @@ class _Driver:
         self.order = {"driver": name, "folder": str(job.folder), "data": str(job.data)}
         self.order |= {"budget_seconds": job.budget_seconds}
         self.devices = _devices(host) if job.device == "cuda" else None
+        self.waiting = Waiting(job.folder, self.open.watch, progress.notice)
         self.slots, self.stillborn = [], 0
 
     def __enter__(self):
@@ -145,7 +148,10 @@ class _Driver:
                 self._listen(key.data)
             self._stop_overdue()
             self.open.watch.refresh()
-            self.progress.show(self.job.folder, [slot.run_id for slot in self.slots if slot.run_id])
+            self._note_claims()
+            at_work = [slot.run_id for slot in self.slots if slot.run_id]
+            self.waiting.look(self.open.left, at_work)
+            self.progress.show(self.job.folder, at_work)
 
     def stop(self):
         """End all workers, kill those that don't, and remove what they were working on."""
@@ -183,12 +189,25 @@ class _Driver:
 
     def _heard(self, slot, event):
         if event["event"] == "claimed":
-            slot.run_id, slot.since, slot.claimed = event["run_id"], time.monotonic(), True
-            self.stillborn = 0
+            self._begun(slot, event["run_id"])
         elif event["event"] == "sealed":
             slot.run_id = None
+        elif event["event"] == "waiting":
+            self.progress.notice(f"worker {slot.process.pid}: {event['text']}")
         elif event["event"] == "refused":
             raise standby.error_of(event)
+
+    def _begun(self, slot, run_id):
+        slot.run_id, slot.since, slot.claimed = run_id, time.monotonic(), True
+        self.stillborn = 0
+
+    def _note_claims(self):
+        """A worker that has claimed a cell in the ledger but can't say so may be suspended in that very write: its time
+        runs all the same."""
+        claims = {pid: run_id for run_id, (name, pid) in self.open.watch.holders.items() if name == self.name}
+        for slot in self.slots:
+            if slot.process and not slot.run_id and slot.process.pid in claims:
+                self._begun(slot, claims[slot.process.pid])
 
     def _stop_overdue(self):
         for slot in self.slots:
@@ -209,7 +228,7 @@ class _Driver:
         for run_id in [run_id for run_id, holder in watch.holders.items() if holder == (self.name, pid)]:
             # no worker takes it before that, as this driver lives
             outcome, reason = ("timeout", f"more than {self.job.timeout_seconds:g} s") if slot.overdue else ended
-            cells.settle(self.job.folder, watch, run_id, outcome, reason)
+            cells.settle(self.job.folder, watch, run_id, outcome, reason, log=slot.log)
         self.open.reconcile()
         if not slot.claimed:
             self.stillborn += 1

@@ -80,7 +80,7 @@ def create(folder, terms):
     except OSError as error:
         raise Rejected("E_FILE_WRITE", str(folder), "a folder that can be made", error.strerror) from None
     try:
-        for name in (campaign.RUNS, cells.CLAIMS, cells.WORK, cells.LOGS):
+        for name in cells.FOLDERS:
             (temporary / name).mkdir()
         (temporary / campaign.ARMS).parent.mkdir(mode=0o700)
         files.write_once(temporary / campaign.ARMS, arms, mode=0o600)

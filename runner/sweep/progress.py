@@ -39,6 +39,13 @@ class Progress:
             speed = sum(at["images_per_second"] for at in cells.reports(folder, run_ids).values())
             self.bar.set_postfix_str(f"{len(run_ids)} running, {self.failed} failed, {speed:,.0f} images/s,")
 
+    def notice(self, text):
+        """What the driver waits for."""
+        if self.bar is not None:
+            self.bar.write(f"notice: {text}", file=self.stream)
+        else:
+            print(f"notice: {text}", file=self.stream, flush=True)
+
     def close(self):
         """End the bar's line."""
         if self.bar is not None:

@@ -16,10 +16,12 @@ from pathlib import Path
 
 from runner.sweep import cells, local
 from runner.sweep.host import Host
+from runner.sweep.waiting import Waiting
 from runner.variables import numerical
 from vqkit.errors import Incomplete, VqkitError
-from vqkit.formats import source
+from vqkit.formats import locks, source
 
+QUIET_SECONDS = 60.0  # tasks queue, and cells take their time
 FRUITLESS = 3  # times ``slots``: tasks in a row that end without any cell getting an outcome
 
 
@@ -31,6 +33,10 @@ class Silent:
 
     def show(self, folder, run_ids):
         """Nothing to do."""
+
+    def notice(self, text):
+        """For the task's log."""
+        locks.tell(text)
 
 
 def work(job, worker, variables, lock):
@@ -82,6 +88,7 @@ def follow(job, progress, tasks, tick_seconds):
     """
     cells_left, stillborn, claims, fruitless = cells.Open(job.folder, job.run_ids, progress), 0, 0, 0
     watch = cells_left.watch
+    waiting = Waiting(job.folder, watch, progress.notice, QUIET_SECONDS)
     while cells_left.left:
         before = len(cells_left.left)
         results = tasks.ended()
@@ -104,5 +111,6 @@ def follow(job, progress, tasks, tick_seconds):
         wanted = min(job.slots, len(cells_left.left)) - tasks.alive()
         if wanted > 0:
             tasks.submit(wanted)
+        waiting.look(cells_left.left)
         progress.show(job.folder, list(watch.holders))
         time.sleep(tick_seconds)

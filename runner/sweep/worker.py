@@ -7,6 +7,7 @@ is a lifeline: when the driver dies, the pipe closes and the worker ends at once
 locks are the kernel's, and a run is in its place whole or not at all.
 """
 
+import errno
 import faulthandler
 import json
 import os
@@ -21,9 +22,12 @@ from pathlib import Path
 from runner.sweep import cells, plan
 from runner.sweep.host import Host
 from vqkit.errors import ArgumentParser, Refused, Rejected, guarded
-from vqkit.formats import campaign, canonical, files, run
+from vqkit.formats import campaign, canonical, files, locks, run
 from vqkit.formats.contract import Contract
 
+_LOG = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # what befalls every cell, not one
+FULL = "error[E_FILE_WRITE]"  # in the terminal statement of a run
 IDLE_SECONDS = 0.3  # between two looks at cells that others hold
 
 
@@ -49,9 +53,15 @@ def main(argv, host=None):
 def _work(order, host, say):
     """Carry out an order: ``folder``, ``data``, ``driver`` (the lock that says that it lives), ``budget_seconds``."""
     threading.Thread(target=_end_with_driver, daemon=True).start()
+    locks.tell = lambda text: say(event="waiting", text=text)
     worker = Worker(order, host, say)
     plan.require_here(worker.folder, worker.plan, worker.data, host)
-    worker.work()
+    try:
+        worker.work()
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        raise Rejected("E_FILE_WRITE", str(error.filename), "a disk that takes it", error.strerror) from None
     return 0
 
 
@@ -61,6 +71,7 @@ class Worker:
     def __init__(self, order, host, say):
         self.folder, self.data, self.driver = Path(order["folder"]), Path(order["data"]), order["driver"]
         self.budget_seconds, self.host, self.say = order["budget_seconds"], host, say
+        self.file = os.stat(self.folder / campaign.CAMPAIGN)
         self.plan, _ = campaign.read(self.folder, campaign.CAMPAIGN)
         self.contract = Contract(self.plan["contract"])
         arms, _ = campaign.read(self.folder, campaign.ARMS)
@@ -111,6 +122,7 @@ class Worker:
         """Train, seal, check and publish one cell whose lock is held; returns the state in which it ended."""
         run_id, started = cell["run_id"], time.monotonic()
         plan.require_source(self.folder, self.plan, self.host.source())
+        self._require_campaign()
         cells.remove_work(self.folder, {run_id})
         campaign.append_event(self.folder, "claimed", run_id, {"driver": self.driver, "pid": os.getpid()})
         self.say(event="claimed", run_id=run_id)
@@ -140,11 +152,18 @@ class Worker:
             cells.remove_work(self.folder, {run_id})
             return "lost"
         self._require_planned(cell, work)
+        if FULL in (terminal["reason"] or ""):  # no cell could end otherwise: the campaign waits for a larger disk
+            raise Rejected("E_FILE_WRITE", run_id, "evidence on disk in full", terminal["reason"])
         if cells.publish(self.folder, run_id, work):
             seconds = round(time.monotonic() - started, 3)
             cells.record_sealed(self.folder, run_id, terminal["state"], seconds=seconds)
         self.say(event="sealed", run_id=run_id)
         return terminal["state"]
+
+    def _require_campaign(self):
+        """Raise ``Refused`` when another campaign lies in the folder now: this one was moved away."""
+        if not os.path.samestat(self.file, os.stat(self.folder / campaign.CAMPAIGN)):
+            raise Refused("E_CAMPAIGN_CHANGED", str(self.folder), "the campaign that this worker began", "another one")
 
     def _require_planned(self, cell, work):
         """Raise ``Refused`` unless the sealed run is the one that the campaign planned; it is not published then."""
@@ -171,7 +190,8 @@ def _protocol():
     os.dup2(2, 1)
 
     def say(**event):
-        print(json.dumps(event), file=lines, flush=True)
+        lines.write(json.dumps(event) + "\n")  # in one piece: a thread may have something to say, too
+        lines.flush()
 
     return say
 
@@ -180,7 +200,7 @@ def _protocol():
 def _logged(path):
     """Send what is printed, by C code too, to a file of its own; an empty one is removed. A crash leaves it there."""
     kept = os.dup(2)
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    log = os.open(path, _LOG, 0o644)
     try:
         _point_output(log)
         try:

@@ -4,6 +4,7 @@ The folder in FAKE_RUNS tells it what to do (``behaviour.json``: run id → mish
 ``source``, ``environment``) and takes a line for every execution that was begun (``executed``).
 """
 
+import errno
 import json
 import os
 import signal
@@ -18,11 +19,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from runner.sweep import command, worker
 from runner.sweep.estimate import timed
 from runner.sweep.host import Host
-from vqkit.errors import guarded
+from vqkit.errors import Rejected, guarded
 from vqkit.formats import canonical, dataset, digests, files, run
 from vqkit.formats import source as listing
 from vqkit.formats.contract import Contract
 from vqkit.formats.intervention import check
+
+FULL = str(Rejected("E_FILE_WRITE", "mark-0000.safetensors", "9 bytes on disk", "No space left on device"))
 
 
 def behaviour():
@@ -83,16 +86,18 @@ def execute(progress, *, intervention, contract, phase, seed, marks, device, thr
     elif mishap == "crash":
         print("about to fail", flush=True)
         os.kill(os.getpid(), signal.SIGSEGV)
+    elif mishap == "nospace":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(out))
     elif mishap == "raise":
         raise ValueError("the cell is broken")
     for epoch in range(1, max(marks) + 1):
         time.sleep(wanted["seconds"] / max(marks))
         progress({"epoch": epoch, "epochs": max(marks), "loss": 0.5, "images_per_second": 1000.0, "seconds": 0.1})
-    state = mishap if mishap in run.STATES else "complete"
+    state = mishap if mishap in run.STATES else "error" if mishap == "full" else "complete"
     terminal = {
         "schema": "vqkit.terminal/1",
         "state": state,
-        "reason": None if state == "complete" else f"{state} on demand",
+        "reason": {"complete": None, mishap: f"{state} on demand"}.get(state, FULL),
         "marks": list(marks),
         "steps": 8,
         "steps_planned": 8,
@@ -117,6 +122,19 @@ def execute(progress, *, intervention, contract, phase, seed, marks, device, thr
     manifest = run.build_manifest(canonical.dumps(plan), plan, entries, terminal, resources)
     files.write_once(out / run.MANIFEST, canonical.dumps(manifest))
     return terminal
+
+
+def suspend_in_write():
+    """The first process that does so suspends itself while it holds the lock of the ledger, its line written."""
+    sync, first = os.fsync, Path(os.environ["FAKE_RUNS"]) / "suspended"
+
+    def fsync(handle):
+        sync(handle)
+        if os.readlink(f"/proc/self/fd/{handle}").endswith("ledger.jsonl") and not first.exists():
+            first.write_text(str(os.getpid()))
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    os.fsync = fsync
 
 
 def data_digest(folder, contract):
@@ -145,6 +163,8 @@ def main(argv):
         for number in (signal.SIGTERM, signal.SIGINT):  # a job that a shell put into the background ignores SIGINT
             signal.signal(number, signal.default_int_handler)
         return command.sweep(json.loads(options), Contract(json.loads(contract)), Path(data), host=hosts[argv[0]])
+    if "suspend" in behaviour():
+        suspend_in_write()
     return worker.main(argv, HOST)
 
 

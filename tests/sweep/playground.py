@@ -10,7 +10,7 @@ import time
 
 import fake_runs
 
-from runner.sweep import cells, command
+from runner.sweep import cells, command, outcomes
 from vqkit.formats import campaign
 
 EXPECTED = {"metric": "normalized_perplexity", "direction": "increase"}
@@ -154,7 +154,7 @@ def set_aside(playground):
     document, _ = campaign.read(playground.out, campaign.CAMPAIGN)
     watch = cells.Watch(playground.out)
     watch.refresh()
-    cells.set_aside(playground.out, cells.outcomes(playground.out, document, watch))
+    outcomes.set_aside(playground.out, outcomes.outcomes(playground.out, document, watch), watch)
 
 
 def is_alive(pid):

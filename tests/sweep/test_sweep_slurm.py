@@ -6,13 +6,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 
 import fake_runs
 import fake_slurm
 import pytest
 from playground import Playground, kill
 
-from runner.sweep import command, local, slurm, tasks
+from runner.sweep import command, local, slurm, tasks, waiting
 from vqkit.errors import Incomplete, Refused, UsageError
 from vqkit.formats import campaign
 
@@ -108,6 +109,16 @@ def test_the_driver_may_be_killed_and_finds_its_tasks_again(playground, cluster)
     assert driver.returncode == 0, errors
     assert len(submitted(cluster)) == 2
     assert other.evidence() == playground.evidence()
+
+
+def test_what_tasks_wait_for_is_said(playground, cluster, capsys, monkeypatch):
+    monkeypatch.setattr(tasks, "QUIET_SECONDS", 0.5)
+    monkeypatch.setattr(waiting, "START_SECONDS", 0.0)
+    (cluster / "full").touch()
+    timer = threading.Timer(2.0, (cluster / "full").unlink)
+    timer.start()
+    assert playground.sweep() == 0
+    assert "; waiting for 16 cells that nobody has taken yet\n" in capsys.readouterr().err
 
 
 def test_an_interrupt_says_which_tasks_go_on(playground, cluster):

@@ -15,13 +15,12 @@ DIR/results.parquet, results.csv, calibration.json, report.html, report.md, figu
 
 import base64
 import contextlib
-import fcntl
 import os
 
 import numpy as np
 
 from vqkit.errors import Rejected, raise_all
-from vqkit.formats import canonical, digests, files, knobs, schema
+from vqkit.formats import canonical, digests, files, knobs, locks, schema
 from vqkit.formats.contract import IMAGE, METRICS, QUALITY, Contract
 from vqkit.formats.intervention import PHASES
 from vqkit.formats.run import FACTS, PLAN_DIGESTS, RUN_ID, STATES, STEP_COLUMNS
@@ -322,11 +321,12 @@ def append_events(folder, entries):
         entries: (event, run id or None, detail) for each event, in order.
 
     Raises:
-        Rejected: when the last line or a new event does not have the format's form.
+        Rejected: when the last line or a new event does not have the format's form; E_FILE_KIND when the ledger can't
+            be opened or is no regular file, E_FILE_WRITE when the disk did not take all bytes.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(folder / LEDGER, flags, 0o644), "r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    path = folder / LEDGER
+    with open(files.open_regular(path, os.O_RDWR | os.O_CREAT), "r+b") as file:
+        locks.take(file, path)
         last, end = _last_line(file)
         sequence, head = 0, LEDGER_ROOT
         if last:
@@ -339,17 +339,27 @@ def append_events(folder, entries):
             raise_all(Rejected, schema.problems(event, EVENT_SCHEMA, LEDGER))
             lines.append(canonical.dumps(event) + b"\n")
             head = chain(head, event)
-        file.truncate(end)
-        file.seek(end)
-        file.write(b"".join(lines))
-        file.flush()
-        os.fsync(file.fileno())
+        _write_end(file.fileno(), end, b"".join(lines))
     return head
 
 
 def append_event(folder, event, run_id=None, detail=None):
     """``append_events`` for one event."""
     return append_events(folder, [(event, run_id, detail or {})])
+
+
+def _write_end(handle, end, data):
+    """Put ``data`` behind the offset ``end`` of an open file, synced; where that fails, nothing of it stays there."""
+    try:
+        os.ftruncate(handle, end)
+        written = 0
+        while written < len(data):
+            written += os.pwrite(handle, data[written:], end + written)
+        os.fsync(handle)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, end)
+        raise Rejected("E_FILE_WRITE", LEDGER, f"{len(data)} bytes more on disk", error.strerror) from None
 
 
 def _last_line(file):

@@ -52,28 +52,39 @@ def sync_folder(folder):
         os.close(handle)
 
 
-def read_once(path, *, max_bytes=MAX_BYTES, folder=None):
-    """The bytes of a regular file, opened once, no link followed; in ``folder``, an open directory, where given.
+def open_regular(path, flags=os.O_RDONLY, *, folder=None):
+    """Open a regular file, no link followed and no pipe waited for; in ``folder``, an open directory, where given.
 
     Raises:
-        Rejected: E_FILE_MISSING, E_FILE_KIND (link, folder, pipe, device) or E_FILE_SIZE.
+        Rejected: E_FILE_MISSING, or E_FILE_KIND (link, folder, pipe, device, or no permission).
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644, dir_fd=folder)
     except FileNotFoundError:
         raise Rejected("E_FILE_MISSING", path.name, "a file", "nothing") from None
     except OSError as error:
-        raise Rejected("E_FILE_KIND", path.name, "a readable regular file", error.strerror) from None
-    state = os.fstat(handle)
-    if not stat.S_ISREG(state.st_mode):
+        access = "readable" if flags == os.O_RDONLY else "writable"
+        raise Rejected("E_FILE_KIND", path.name, f"a {access} regular file", error.strerror) from None
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
         os.close(handle)
-        raise Rejected("E_FILE_KIND", path.name, "a regular file", stat.filemode(state.st_mode))
-    with open(handle, "rb") as file:
-        if state.st_size > max_bytes:
-            raise Rejected("E_FILE_SIZE", path.name, f"at most {max_bytes} bytes", f"{state.st_size} bytes")
-        data = file.read(state.st_size + 1)
-    if len(data) != state.st_size:
-        raise Rejected("E_FILE_SIZE", path.name, f"{state.st_size} bytes, as the file system says", f"{len(data)}")
+        raise Rejected("E_FILE_KIND", path.name, "a regular file", stat.filemode(mode))
+    return handle
+
+
+def read_once(path, *, max_bytes=MAX_BYTES, folder=None):
+    """The bytes of a regular file, opened once by ``open_regular``, which see.
+
+    Raises:
+        Rejected: E_FILE_MISSING, E_FILE_KIND or E_FILE_SIZE.
+    """
+    with open(open_regular(path, folder=folder), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise Rejected("E_FILE_SIZE", path.name, f"at most {max_bytes} bytes", f"{size} bytes")
+        data = file.read(size + 1)
+    if len(data) != size:
+        raise Rejected("E_FILE_SIZE", path.name, f"{size} bytes, as the file system says", f"{len(data)}")
     return data
 
 
