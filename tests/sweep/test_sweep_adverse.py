@@ -340,11 +340,11 @@ def test_what_the_file_system_refuses_is_an_error_with_a_name(playground):
     playground.out.parent.write_text("a file in the place of results/")
     with pytest.raises(Rejected) as error:
         playground.sweep()
-    assert error.value.codes == ("E_FILE_ACCESS",)
-    assert error.value.problems[0].where == str(playground.out.parent)
+    assert error.value.codes == ("E_FILE_WRITE",)
+    assert error.value.problems[0].where == str(playground.out)
     with pytest.raises(Rejected) as error:
         command.status([str(playground.out)])
-    assert error.value.codes == ("E_FILE_KIND",)
+    assert error.value.codes == ("E_CAMPAIGN_MISSING",)
 
 
 @pytest.mark.parametrize("out", [".", "", "/"])
