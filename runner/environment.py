@@ -91,12 +91,10 @@ def distributions():
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue  # a requirement of an extra or of another platform
-        found[name] = distribution.version
-        queue += [
-            re.split(r"[\s;<>=!~\[(]", need, maxsplit=1)[0]
-            for need in distribution.requires or []
-            if "extra ==" not in need
-        ]
+        about = distribution.metadata  # parsed anew at every access
+        found[name] = about["Version"]
+        needs = about.get_all("Requires-Dist") or distribution.requires or []
+        queue += [re.split(r"[\s;<>=!~\[(]", need, maxsplit=1)[0] for need in needs if "extra ==" not in need]
     return dict(sorted(found.items()))
 
 
