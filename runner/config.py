@@ -4,6 +4,7 @@ Hydra composes; nothing here is ever instantiated from a config. What the contra
 any name: the refusal says which field it is.
 """
 
+import copy
 import functools
 import io
 from pathlib import Path
@@ -61,7 +62,7 @@ def options(arguments, allowed, needed=()):
     groups = {key: given.pop(key) for key in GROUPS if key in given}
     file = groups.pop("sweep") if groups.get("sweep", "").endswith((".yaml", ".yml")) else None
     unknown = {key: _unknown(key, name) for key, name in groups.items() if name not in names(key)}
-    composed = _compose(*(f"{key}={name}" for key, name in groups.items() if key not in unknown))
+    composed = copy.deepcopy(_compose(*(f"{key}={name}" for key, name in groups.items() if key not in unknown)))
     for key, text in given.items():
         *path, name = key.split(".", 2)
         place = functools.reduce(lambda value, step: value.get(step), path, composed)
@@ -153,8 +154,9 @@ def _unknown(group, name, folder=None):
     return Problem(code=GROUPS[group], where=group, expected=expected, found=nearest(name, known))
 
 
+@functools.cache
 def _compose(*overrides):
-    """What Hydra composes of choices from groups."""
+    """What Hydra composes of choices from groups; to be read only."""
     try:
         with initialize_config_dir(str(contracts.CONFIGS), version_base="1.3"):
             return OmegaConf.to_container(compose("config", list(overrides)), resolve=True)
