@@ -31,7 +31,7 @@ def execute(request, progress=None):
         The terminal statement. Any state but ``complete`` is a sealed run too; ``require_complete`` raises on it.
 
     Raises:
-        Rejected, Refused: before anything is written.
+        Rejected, Refused: before anything is written; E_FILE_WRITE at any time, and nothing is sealed then.
     """
     clock, started = time.perf_counter(), _now()
     plan = make_plan(request)
@@ -48,6 +48,8 @@ def execute(request, progress=None):
     except Ended as ended:
         state, reason = ended.state, ended.reason
     except Exception as error:
+        if isinstance(error, Rejected) and "E_FILE_WRITE" in error.codes:
+            raise  # what does not take the evidence takes no seal
         state, reason = "error", f"{type(error).__name__}: {error}"[:2000]
     terminal = {
         "schema": "vqkit.terminal/1",

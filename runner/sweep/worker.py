@@ -27,7 +27,6 @@ from vqkit.formats.contract import Contract
 
 _LOG = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # what befalls every cell, not one
-FULL = "error[E_FILE_WRITE]"  # in the terminal statement of a run
 IDLE_SECONDS = 0.3  # between two looks at cells that others hold
 
 
@@ -152,8 +151,6 @@ class Worker:
             cells.remove_work(self.folder, {run_id})
             return "lost"
         self._require_planned(cell, work)
-        if FULL in (terminal["reason"] or ""):  # no cell could end otherwise: the campaign waits for a larger disk
-            raise Rejected("E_FILE_WRITE", run_id, "evidence on disk in full", terminal["reason"])
         if cells.publish(self.folder, run_id, work):
             seconds = round(time.monotonic() - started, 3)
             cells.record_sealed(self.folder, run_id, terminal["state"], seconds=seconds)

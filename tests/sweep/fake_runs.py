@@ -25,8 +25,6 @@ from vqkit.formats import source as listing
 from vqkit.formats.contract import Contract
 from vqkit.formats.intervention import check
 
-FULL = str(Rejected("E_FILE_WRITE", "mark-0000.safetensors", "9 bytes on disk", "No space left on device"))
-
 
 def behaviour():
     """What the test wants now."""
@@ -88,16 +86,18 @@ def execute(progress, *, intervention, contract, phase, seed, marks, device, thr
         os.kill(os.getpid(), signal.SIGSEGV)
     elif mishap == "nospace":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(out))
+    elif mishap == "full":
+        raise Rejected("E_FILE_WRITE", "mark-0000.safetensors", "9 bytes on disk", "No space left on device")
     elif mishap == "raise":
         raise ValueError("the cell is broken")
     for epoch in range(1, max(marks) + 1):
         time.sleep(wanted["seconds"] / max(marks))
         progress({"epoch": epoch, "epochs": max(marks), "loss": 0.5, "images_per_second": 1000.0, "seconds": 0.1})
-    state = mishap if mishap in run.STATES else "error" if mishap == "full" else "complete"
+    state = mishap if mishap in run.STATES else "complete"
     terminal = {
         "schema": "vqkit.terminal/1",
         "state": state,
-        "reason": {"complete": None, mishap: f"{state} on demand"}.get(state, FULL),
+        "reason": None if state == "complete" else f"{state} on demand",
         "marks": list(marks),
         "steps": 8,
         "steps_planned": 8,

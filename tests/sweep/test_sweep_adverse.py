@@ -311,7 +311,7 @@ def test_a_full_disk_under_a_run_stops_the_campaign_instead_of_failing_cell_afte
 
 @pytest.mark.slow
 def test_a_full_disk_under_a_real_run_stops_the_campaign(playground):
-    """What the runner says of it in its terminal statement is what the worker looks for."""
+    """The runner raises what the stand-in raises."""
     with files_of_at_most(30000):
         driver = playground.drive(role="train")
     assert "error[E_FILE_WRITE] " in finish(driver, code=3)
