@@ -142,7 +142,7 @@ def _value(text):
     """The value that a text stands for in Hydra's grammar; what it can't read is a text."""
     try:
         override = OverridesParser.create().parse_override(f"value={text}")
-    except HydraException:
+    except (HydraException, ValueError):  # ValueError: more digits than Python takes for an integer
         return text
     return text if override.is_sweep_override() else override.value()
 

@@ -1,8 +1,8 @@
 """The environment: pin everything that decides numbers, and say what it is.
 
 Listed: python, the distributions that training can import, what Python loads by itself at its start, the torch build,
-the device class, determinism flags, threads, environment variables that numerical libraries read. Not listed: host,
-user, time, paths.
+the device class, determinism flags, threads, environment variables that numerical libraries read or that preload
+code. Not listed: host, user, time, paths.
 """
 
 import ctypes

@@ -5,13 +5,15 @@ A rule is (what is expected, in words; whether a value is that).
 
 from vqkit.errors import Problem
 from vqkit.formats.intervention import PHASES
+from vqkit.formats.run import MOST_THREADS
 from vqkit.formats.schema import nearest
 
 EXACT = 2**53 - 1  # the largest integer that JSON carries exactly
 
 
-def _integer(low):
-    return f"an integer ≥ {low}", lambda value: type(value) is int and low <= value <= EXACT
+def _integer(low, high=EXACT):
+    expected = f"an integer ≥ {low}" if high == EXACT else f"an integer from {low} to {high}"
+    return expected, lambda value: type(value) is int and low <= value <= high
 
 
 def _one_of(*names):
@@ -24,6 +26,14 @@ def _or_null(rule):
 
 def _are_distinct(value):
     return isinstance(value, list) and value != [] and all(map(COUNT[1], value)) and len({*value}) == len(value)
+
+
+def _are_flags(value):
+    return isinstance(value, dict) and all(isinstance(name, str) and _is_plain(one) for name, one in value.items())
+
+
+def _is_plain(value):
+    return type(value) in (str, bool) or (type(value) in (int, float) and -EXACT <= value <= EXACT)
 
 
 COUNT = _integer(0)
@@ -41,7 +51,7 @@ OPTIONS = {
     "out": _or_null(PATH),
     "calibration": _or_null(PATH),
     "device": _one_of("cpu", "cuda"),
-    "threads": _integer(1),
+    "threads": _integer(1, MOST_THREADS),
     "phase": _one_of(*PHASES),
     "budget_seconds": _or_null(POSITIVE),
     "preset": _or_null(NAME),
@@ -56,7 +66,7 @@ SLURM = LOCAL | {
     "cpus": _or_null(_integer(1)),
     "gpus": _or_null(COUNT),
     "memory_gb": _or_null(POSITIVE),
-    "additional_parameters": ("a mapping", lambda value: isinstance(value, dict)),
+    "additional_parameters": ("a mapping of names to texts, finite numbers, true or false", _are_flags),
     "poll_seconds": POSITIVE,
 }
 EXECUTORS = {"local": LOCAL, "slurm": SLURM, "ray": LOCAL | {"address": _or_null(NAME)}}
@@ -74,7 +84,7 @@ def problems(values, rules=OPTIONS, *, prefix="", code="E_CONFIG"):
 def executor_problems(executor):
     """The problems of an executor's options, those between two of them included."""
     name = executor.get("name")
-    if name not in EXECUTORS:
+    if not isinstance(name, str) or name not in EXECUTORS:
         expected = f"one of {', '.join(EXECUTORS)}"
         return [Problem(code="E_CONFIG", where="executor.name", expected=expected, found=nearest(str(name), EXECUTORS))]
     if {"name", *EXECUTORS[name]} != executor.keys():

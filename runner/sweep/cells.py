@@ -31,7 +31,13 @@ DRIVER, TASK, OF = "driver-", "task-", "@"  # locks: driver-NAME, task-NAME, tas
 LOST = "the task that ran it is gone: its node, its memory or its time (or locks don't work between nodes)"
 REPORT_LENGTH = 120
 _SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no pipe waited for
-_PLAIN = re.compile(r"[A-Za-z0-9_.@-]+")  # names in claims/
+_OUTCOME = {"enum": list(campaign.OUTCOMES)}
+_DETAILS = {  # of the events about one cell that are acted upon
+    "claimed": schema.closed(driver={"type": "string", "pattern": "^[A-Za-z0-9_.@-]+$"}, pid=schema.COUNT),
+    "failed": schema.closed(("reason", "log"), outcome=_OUTCOME, reason=schema.TEXT, log=schema.TEXT),
+    "sealed": schema.closed(("seconds",), outcome=_OUTCOME, seconds={"type": "number", "minimum": 0}),
+    "retried": {"type": "object"},
+}
 RECENT = 100  # cells whose times say how long one takes
 
 
@@ -69,11 +75,10 @@ class Watch:
         data = self._new_bytes()
         whole = data.rfind(b"\n") + 1
         for line in data[:whole].splitlines():
-            try:
-                event = json.loads(line)
-                self._take(event["event"], event["run_id"], event["detail"])
-            except (ValueError, LookupError, TypeError, AttributeError):
-                raise Rejected("E_SCHEMA_VALUE", self.path.name, "events", repr(line[:100])) from None
+            event = _event(line)
+            if event is None:
+                raise Rejected("E_SCHEMA_VALUE", self.path.name, "events", repr(line[:100]))
+            self._take(event["event"], event["run_id"], event["detail"])
             if self.listener:
                 self.listener(event)
         self.offset += whole
@@ -89,8 +94,6 @@ class Watch:
 
     def _take(self, name, run_id, detail):
         if name == "claimed":
-            if not (_PLAIN.fullmatch(run_id) and _PLAIN.fullmatch(detail["driver"])):
-                raise ValueError("no names of locks")
             self.holders[run_id] = (detail["driver"], detail["pid"])
         elif name == "failed":
             self.failed[run_id] = detail
@@ -103,6 +106,19 @@ class Watch:
         if name in ("failed", "sealed", "retried"):
             self.holders.pop(run_id, None)
         self.frozen = self.frozen or name == "frozen"
+
+
+def _event(line):
+    """The event that a line of the ledger holds, or None where it is none."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if schema.problems(event, campaign.EVENT_SCHEMA, campaign.LEDGER):
+        return None
+    detail = _DETAILS.get(event["event"])
+    is_whole = detail is None or (event["run_id"] and not schema.problems(event["detail"], detail, campaign.LEDGER))
+    return event if is_whole else None
 
 
 class Open:

@@ -23,7 +23,9 @@ EXECUTORS = {"local": local, "slurm": slurm, "ray": ray}
 LAUNCH = "launch.json"  # how the campaign was started last: data, executor and limits, for `retry`; bound by nothing
 
 _LAUNCH = schema.closed(
-    executor={"type": "object"}, data={"type": "string"}, budget_seconds={"type": ["number", "null"]}
+    executor={"type": "object", "required": ["name", "slots"], "properties": {"slots": schema.POSITIVE}},
+    data={"type": "string"},
+    budget_seconds={"type": ["number", "null"]},
 )
 
 

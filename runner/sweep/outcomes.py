@@ -27,13 +27,11 @@ def _outcome(folder, run_id, watch, published):
     if run_id not in published and recorded is None:
         return cells.Outcome(state="missing")
     if run_id not in published:
-        return cells.Outcome(
-            state=recorded.get("outcome", "crashed"), reason=recorded.get("reason"), log=recorded.get("log", "")
-        )
+        return cells.Outcome(state=recorded["outcome"], reason=recorded.get("reason"), log=recorded.get("log", ""))
     if not published[run_id]:
         outcome = cells.Outcome(state="unverified", reason=f"{campaign.RUNS}/{run_id} is no folder")
     elif recorded is not None:
-        says = f"{campaign.LEDGER} records {recorded.get('outcome')} ({recorded.get('reason')})"
+        says = f"{campaign.LEDGER} records {recorded['outcome']} ({recorded.get('reason')})"
         reason = f"{says}, yet a run lies in {campaign.RUNS}/; retry sets it aside"
         outcome = cells.Outcome(state="unverified", reason=reason)
     elif watch.recorded.get(run_id) == "complete" and os.path.lexists(folder / campaign.RUNS / run_id / MANIFEST):

@@ -120,6 +120,7 @@ def test_command_answers_both_ways(capsys):
         (["--delta", "0", "--alpha", "1", "--power", "nan"], ["delta", "alpha", "power"]),
         (["--delta", "0.1", "--alpha", "1e-300"], ["alpha"]),
         (["--sigma", "1e308", "--delta", "1e308"], ["sigma", "delta"]),
+        (["--sigma", "0", "--seeds", "6"], ["sigma"]),
     ],
 )
 def test_command_refuses_half_a_question(extra, where):

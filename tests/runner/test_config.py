@@ -130,16 +130,18 @@ def test_a_sweep_that_can_not_be_read_is_rejected(content, code, tmp_path):
 
 SLURM = "executor=slurm"
 DISTINCT = "null or a list of one or more distinct integers ≥ 0"
+FLAGS = "a mapping of names to texts, finite numbers, true or false"
 SWEEPS = "one of calibration or a file that ends in .yaml"
 
 
 @pytest.mark.parametrize(
     ("arguments", "where", "expected", "found"),
     [
-        (["threads=0"], "threads", "an integer ≥ 1", "0"),
-        (["threads=abc"], "threads", "an integer ≥ 1", "'abc'"),
-        (["threads=true"], "threads", "an integer ≥ 1", "True"),
-        (["threads=1.0"], "threads", "an integer ≥ 1", "1.0"),
+        (["threads=0"], "threads", "an integer from 1 to 1024", "0"),
+        (["threads=abc"], "threads", "an integer from 1 to 1024", "'abc'"),
+        (["threads=true"], "threads", "an integer from 1 to 1024", "True"),
+        (["threads=1.0"], "threads", "an integer from 1 to 1024", "1.0"),
+        (["threads=1025"], "threads", "an integer from 1 to 1024", "1025"),
         (["executor.slots=abc"], "executor.slots", "null or an integer ≥ 1", "'abc'"),
         (["executor.slots=0"], "executor.slots", "null or an integer ≥ 1", "0"),
         (["executor.timeout_seconds=abc"], "executor.timeout_seconds", "a number > 0", "'abc'"),
@@ -178,7 +180,11 @@ SWEEPS = "one of calibration or a file that ends in .yaml"
         ([SLURM, "executor.gpus=-1"], "executor.gpus", "null or an integer ≥ 0", "-1"),
         ([SLURM, "executor.memory_gb=0"], "executor.memory_gb", "null or a number > 0", "0"),
         ([SLURM, "executor.poll_seconds=0"], "executor.poll_seconds", "a number > 0", "0"),
-        ([SLURM, "executor.additional_parameters=low"], "executor.additional_parameters", "a mapping", "'low'"),
+        ([SLURM, f"{OPEN}=low"], OPEN, FLAGS, "'low'"),
+        ([SLURM, f"{OPEN}.qos=inf"], OPEN, FLAGS, "{'qos': inf}"),
+        ([SLURM, f"{OPEN}.qos=nan"], OPEN, FLAGS, "{'qos': nan}"),
+        ([SLURM, f"{OPEN}.qos=null"], OPEN, FLAGS, "{'qos': None}"),
+        ([SLURM, f"{OPEN}={{1: a}}"], OPEN, FLAGS, "{1: 'a'}"),
         (["executor=ray", "executor.address=1"], "executor.address", "null or a name", "1"),
     ],
 )
@@ -190,7 +196,7 @@ def test_a_value_of_another_type_or_range_is_refused(arguments, where, expected,
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("value", ["-1", "abc", "1.5", "true"])
+@pytest.mark.parametrize("value", ["-1", "abc", "1.5", "true", "9" * 5000])
 def test_a_seed_is_an_integer(value):
     with pytest.raises(UsageError) as caught:
         config.options([f"seed={value}"], config.RUN_OPTIONS)

@@ -274,6 +274,14 @@ def test_numerical_variables_are_part_of_the_environment(monkeypatch):
     assert "EDITOR" not in variables
 
 
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_AUDIT", "GLIBC_TUNABLES"])
+def test_variables_by_which_other_code_runs_are_part_of_the_environment(name):
+    """The linker takes them before Python starts: no list of modules shows what they load or choose."""
+    from runner.variables import numerical
+
+    assert numerical({name: "x", f"{name}_": "x"}) == {name: "x"}
+
+
 def test_evidence_is_not_about_one_image(request_for):
     request = request_for()
     execute(request)

@@ -1,5 +1,6 @@
 """Campaigns in adverse surroundings: runs that somebody put there, full disks, odd things in the folder, a move."""
 
+import json
 import os
 import resource
 import shutil
@@ -203,18 +204,45 @@ def test_a_ledger_that_became_shorter_is_noticed(playground):
     assert len(campaign.ledger_events(playground.out)) == 4
 
 
-CLAIM = b'{"event":"claimed","run_id":"run-0123456789abcdef","detail":{"driver":"DRIVER","pid":1}}'
-ODD = [b"{}", b"", b'"x"', b"\xff", CLAIM.replace(b"DRIVER", b"../x"), CLAIM.replace(b"run-", b"\\u0000")]
+EVENT = {"seq": 1, "previous": "sha256:" + "0" * 64, "run_id": "run-0123456789abcdef"}
+ODD = {
+    "an object": {},
+    "a text": "x",
+    "no event of that name": EVENT | {"event": [], "detail": {}},
+    "a claim by a path": EVENT | {"event": "claimed", "detail": {"driver": "../x", "pid": 1}},
+    "a claim of a path": EVENT | {"event": "claimed", "run_id": "../x", "detail": {"driver": "x", "pid": 1}},
+    "a claim by no process": EVENT | {"event": "claimed", "detail": {"driver": "x", "pid": [1]}},
+    "a failure of no cell": EVENT | {"event": "failed", "run_id": None, "detail": {"outcome": "crashed"}},
+    "a failure that is a list": EVENT | {"event": "failed", "detail": []},
+    "a failure that is null": EVENT | {"event": "failed", "detail": None},
+    "a failure of no kind": EVENT | {"event": "failed", "detail": {}},
+    "a failure of another kind": EVENT | {"event": "failed", "detail": {"outcome": "won"}},
+    "a failure with a number for a log": EVENT | {"event": "failed", "detail": {"outcome": "crashed", "log": 5}},
+    "a seal of no kind": EVENT | {"event": "sealed", "detail": {}},
+    "a seal that took a text": EVENT | {"event": "sealed", "detail": {"outcome": "complete", "seconds": "x"}},
+}
 
 
-@pytest.mark.parametrize("line", ODD)
+@pytest.mark.parametrize("line", [*(json.dumps(odd).encode() for odd in ODD.values()), b"", b"\xff", b"[" * 100_000],
+                         ids=[*ODD, "nothing", "no text", "far too deep"])  # fmt: skip
 def test_a_line_that_is_no_event_is_named(playground, line):
     playground.plan()
     with open(playground.out / campaign.LEDGER, "ab") as file:
-        file.write(line + b"\n")
+        file.write(line.replace(b"run-0123456789abcdef", playground.run_ids()[0].encode()) + b"\n")
     for look in (playground.state, playground.sweep):
-        with pytest.raises(Rejected):
+        with pytest.raises(Rejected) as error:
             look()
+        assert error.value.problems[0].where.startswith(campaign.LEDGER)
+    assert playground.executed() == []
+
+
+def test_a_chained_line_that_says_nothing_of_a_cell_is_named_too(playground):
+    playground.plan()
+    campaign.append_event(playground.out, "failed", playground.run_ids()[0], {"outcome": 3, "log": 5})
+    for look in (playground.state, playground.sweep):
+        with pytest.raises(Rejected) as error:
+            look()
+        assert error.value.codes == ("E_SCHEMA_VALUE",)
 
 
 def test_status_without_a_ledger_says_so(playground):
@@ -394,7 +422,12 @@ def test_something_else_in_work_is_removed_and_no_link_followed(playground, kind
     assert (kept / "precious").exists()
 
 
-@pytest.mark.parametrize("launch", ["[]", "{}", '{"executor":{},"data":"x","budget_seconds":null}', "no json"])
+NO_SLOTS = '{"executor":{"name":"local","slots":null,"timeout_seconds":60},"data":"x","budget_seconds":null}'
+LIST = '{"executor":{"name":[],"slots":1},"data":"x","budget_seconds":null}'
+NOTHING = '{"executor":{},"data":"x","budget_seconds":null}'
+
+
+@pytest.mark.parametrize("launch", ["[]", "{}", NOTHING, NO_SLOTS, LIST, "no json"])
 def test_a_record_of_the_launch_that_is_none_is_named(playground, launch):
     finished_with_failure(playground)
     path = playground.out / command.LAUNCH
@@ -402,7 +435,7 @@ def test_a_record_of_the_launch_that_is_none_is_named(playground, launch):
     path.write_text(launch)
     with pytest.raises(Rejected) as error:
         retry(playground)
-    assert all(problem.where.startswith(command.LAUNCH) for problem in error.value.problems)
+    assert all(problem.where.startswith((command.LAUNCH, "executor.name")) for problem in error.value.problems)
     assert playground.events("retried") == []
 
 

@@ -346,8 +346,12 @@ def test_retry_before_the_sweep_has_started_is_incomplete(playground):
         ("{}", "E_SCHEMA_MISSING_KEY"),
         ("[]", "E_SCHEMA_TYPE"),
         ("{", "E_JSON_SYNTAX"),
-        ('{"executor":{},"data":"d","budget_seconds":null}', "E_CONFIG"),
-        ('{"executor":{"name":"local","slots":0,"timeout_seconds":1},"data":"d","budget_seconds":null}', "E_CONFIG"),
+        ('{"executor":{},"data":"d","budget_seconds":null}', "E_SCHEMA_MISSING_KEY"),
+        (
+            '{"executor":{"name":"local","slots":0,"timeout_seconds":1},"data":"d","budget_seconds":null}',
+            "E_SCHEMA_VALUE",
+        ),
+        ('{"executor":{"name":"local","slots":1,"timeout_seconds":0},"data":"d","budget_seconds":null}', "E_CONFIG"),
     ],
 )
 def test_retry_rejects_a_damaged_launch(playground, launch, code):

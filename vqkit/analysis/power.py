@@ -18,24 +18,24 @@ SIMULATIONS = 2_000
 MOST_SIMULATED = 200  # seeds; beyond, the sign-flip test and the t-test agree
 
 
-def require_sizes(sigma, delta, alpha, power):
-    """Raise ``UsageError``, with all that is wrong, unless σ, δ > 0 and α, power lie between 0 and 1.
+def require_sizes(**sizes):
+    """Raise ``UsageError``, with all that is wrong, unless sigma, delta > 0 and alpha, power lie between 0 and 1, of
+    those that are given.
 
     The limits keep squares and quantiles finite in float64.
     """
-    sizes = {"sigma": sigma, "delta": delta, "alpha": alpha, "power": power}
     limits = {"sigma": (1e-50, 1e50), "delta": (1e-50, 1e50), "alpha": (1e-12, 1), "power": (0, 1)}
     problems = [
         Problem(code="E_USAGE", where=name, expected=f"a number between {low:g} and {high:g}", found=str(sizes[name]))
         for name, (low, high) in limits.items()
-        if not low < sizes[name] < high
+        if name in sizes and not low < sizes[name] < high
     ]
     raise_all(UsageError, problems)
 
 
 def seeds_normal(sigma, delta, alpha, power):
     """ceil((z_{1−α/2} + z_power)² σ² / δ²): the textbook formula, too small for few seeds."""
-    require_sizes(sigma, delta, alpha, power)
+    require_sizes(sigma=sigma, delta=delta, alpha=alpha, power=power)
     return max(1, math.ceil((stats.norm.ppf(1 - alpha / 2) + stats.norm.ppf(power)) ** 2 * (sigma / delta) ** 2 - 1e-9))
 
 
@@ -57,7 +57,7 @@ def feasible(sigma, delta, alpha, power):
 
 def seeds_t(sigma, delta, alpha, power):
     """The smallest number of seeds at which the paired t-test has the power asked for."""
-    require_sizes(sigma, delta, alpha, power)
+    require_sizes(sigma=sigma, delta=delta, alpha=alpha, power=power)
     if not feasible(sigma, delta, alpha, power):
         expected = f"a difference that {MOST_SEEDS} seeds can show"
         raise UsageError("E_USAGE", "delta", expected, f"{delta} at sigma {sigma}")
@@ -92,7 +92,7 @@ def seeds_needed(sigma, delta, alpha, power):
 
 def detectable(seeds, sigma, alpha, power):
     """The δ that the paired t-test shows with the power asked for; infinity for one seed."""
-    require_sizes(sigma, sigma, alpha, power)
+    require_sizes(sigma=sigma, alpha=alpha, power=power)
     if seeds < 2:
         return math.inf
     low, high = 0.0, sigma
@@ -162,7 +162,7 @@ def curve(sigma, delta, alpha, seeds):
 
 def answer(sigma, delta, alpha, power, seeds=None):
     """Everything that ``power`` prints: n three ways for δ, or what ``seeds`` can see, with simulated power."""
-    require_sizes(sigma, delta, alpha, power)
+    require_sizes(sigma=sigma, delta=delta, alpha=alpha, power=power)
     ways = three_ways(sigma, delta, alpha, power)
     used = seeds or ways["plan"]
     simulated, error = simulate(used, sigma, delta, alpha) if used <= MOST_SIMULATED else (None, None)

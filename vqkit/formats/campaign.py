@@ -23,7 +23,7 @@ from vqkit.errors import Rejected, raise_all
 from vqkit.formats import canonical, digests, files, knobs, locks, schema
 from vqkit.formats.contract import IMAGE, METRICS, QUALITY, Contract
 from vqkit.formats.intervention import PHASES
-from vqkit.formats.run import FACTS, PLAN_DIGESTS, RUN_ID, STATES, STEP_COLUMNS
+from vqkit.formats.run import FACTS, PLAN_DIGESTS, RUN_ID, STATES, STEP_COLUMNS, THREADS
 from vqkit.formats.schema import COUNT, DIGEST, HEX64, NAME, POSITIVE, TEXT, closed
 
 CAMPAIGN, ARMS, LEDGER, FROZEN, UNBLINDED, SETTING = (
@@ -54,7 +54,7 @@ CAMPAIGN_SCHEMA = closed(
     seeds={"type": "array", "items": COUNT, "minItems": 1, "uniqueItems": True},
     marks=_MARKS,
     device={"enum": ["cpu", "cuda"]},
-    threads={"type": "integer", "minimum": 1},
+    threads=THREADS,
     sweep=DIGEST,
     calibration=closed(digest=DIGEST, budget_mark=POSITIVE, primary_metric={"enum": list(METRICS)}),
     digests=closed(source=DIGEST, environment=DIGEST, contract=DIGEST, dataset=DIGEST, analysis=DIGEST, arms=DIGEST),

@@ -47,6 +47,8 @@ STEP_COLUMNS = (
 )
 PLAN_DIGESTS = ("source", "intervention", "proposal", "dataset", "environment", "contract")
 RUN_ID = {"type": "string", "pattern": "^run-[0-9a-f]{16}$"}
+MOST_THREADS = 1024
+THREADS = {"type": "integer", "minimum": 1, "maximum": MOST_THREADS}
 _MARKS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9999}, "uniqueItems": True}
 _FILE = closed(name={"type": "string", "pattern": "^[a-z0-9_./-]{1,200}$"}, size=COUNT, sha256=HEX64)
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
@@ -64,7 +66,7 @@ PLAN_SCHEMA = closed(
     seed=COUNT,
     marks=_MARKS,
     device={"enum": ["cpu", "cuda"]},
-    threads={"type": "integer", "minimum": 1, "maximum": 1024},
+    threads=THREADS,
     environment=FACTS,
     source={"type": "array", "items": _FILE},
     digests=closed(**dict.fromkeys(PLAN_DIGESTS, DIGEST)),
