@@ -9,9 +9,15 @@
 6. ``sweep``        many cells under one plan (outside the source digest)
 """
 
+import os
 import sys
 
-from runner import modules
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+if sys.argv[:1] == ["-m"]:  # a command is starting: what lies beside the source, or where it starts, is no library
+    beside = {os.getcwd()} | ({ROOT} if os.path.basename(ROOT) not in ("site-packages", "dist-packages") else set())
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) not in beside]
+
+from runner import modules  # noqa: E402
 
 modules.note(sys._getframe().f_code)
 modules.install()

@@ -17,6 +17,7 @@ import sys
 import sysconfig
 import tempfile
 
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PACKAGES = ("runner", "vqkit")
 OUTSIDE = os.path.join("runner", "sweep", "")  # hands out cells and never trains: may be loaded, no digest covers it
 _LOADED = (
@@ -44,6 +45,7 @@ class _Finder:
     def find_spec(cls, name, path=None, target=None):
         if name.partition(".")[0] not in PACKAGES:
             return None
+        path = path or [ROOT]  # the packages themselves; what ``sys.path`` says of them does not count
         found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not cls)
         spec = next((spec for spec in found if spec is not None), None)
         if spec is not None and type(spec.loader) is importlib.machinery.SourceFileLoader:
