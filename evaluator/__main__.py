@@ -181,10 +181,12 @@ def _path(text):
     return Path(os.path.abspath(text))
 
 
-def _digest(text):
-    if not re.fullmatch(DIGEST["pattern"], text):
-        raise ArgumentTypeError(f"{text!r} is no digest (sha256: and 64 hexadecimal digits)")
-    return text
+def _digest(line):
+    """The one digest in a text: alone, or in the line that ``digest`` printed."""
+    found = [word for word in line.split() if re.fullmatch(DIGEST["pattern"], word)]
+    if len(found) != 1:
+        raise ArgumentTypeError(f"{line!r} is no digest (sha256: and 64 hexadecimal digits), nor a line with one")
+    return found[0]
 
 
 def _inputs(command):

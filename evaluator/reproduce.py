@@ -13,7 +13,7 @@ from pathlib import Path
 from evaluator.checks import words
 from evaluator.verify import climb
 from vqkit.errors import Refused
-from vqkit.formats import campaign, run, source
+from vqkit.formats import campaign, canonical, files, run, source
 
 REPEATABLE = ("complete", "nonfinite", "invalid")  # what ended a run of another state does not come again
 _EVIDENCE = "V5.evidence"
@@ -48,7 +48,7 @@ def reproduce(run_dir, held, *, device=None, python=sys.executable):
         if why:
             verdict.skip(_EVIDENCE, _SAME, why)
         else:
-            _compare(verdict, climb(out, held, level="V3"))
+            _compare(verdict, climb(out, held, level="V3"), _is_same_reveal(run_dir, out))
     return verdict
 
 
@@ -64,7 +64,13 @@ def retrain(run_dir, held, out, device, python):
     return f"the runner ended with exit code {done.returncode}" if done.returncode else None
 
 
-def _compare(verdict, second):
+def _is_same_reveal(run_dir, out):
+    """Whether a run says of its arm what the repeated run says: the proposal alone is bound by digests."""
+    one, two = (files.read_once(folder / run.REVEAL, max_bytes=canonical.MAX_BYTES) for folder in (run_dir, out))
+    return one == two
+
+
+def _compare(verdict, second, is_same_reveal):
     """Add the check: ``second`` is the verdict on the repeated run."""
     failures = second.failures()
     if failures:
@@ -74,6 +80,9 @@ def _compare(verdict, second):
     other = [name for name in names if second.digests[name] != verdict.digests[name]]
     if other:
         verdict.add(_EVIDENCE, False, "a reveal that gives the plan's digests", f"another {words(other)}")
+        return
+    if not is_same_reveal:
+        verdict.add(_EVIDENCE, False, f"the {run.REVEAL} that the proposal gives", "another one")
         return
     before, after = _contents(verdict), _contents(second)
     odd = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))

@@ -504,6 +504,12 @@ def last_mark_twice(stage):
     _caught_by_retraining(stage)
 
 
+@holds("knobs told in the reveal that were not executed", "V5.evidence", "V5")
+def other_knobs_told(stage):
+    edit_json(stage.run / run.REVEAL, lambda value: value["effective"].update(projection_lr_multiplier=30.0))
+    _caught_by_retraining(stage)
+
+
 def _caught_by_retraining(stage):
     """V4 passes and says what it does not prove; V5 retrains, here in this process, and fails."""
     assert climb(stage.run, stage.held, level="V4").level == "V4"

@@ -101,6 +101,17 @@ def test_failed_checks_exit_6_and_name_the_file(made_up, tmp_path, capsys):
     assert json.loads(streams.err)["exit"] == 6
 
 
+def test_the_line_that_digest_prints_can_be_expected(made_up, capsys):
+    arguments = made_up()
+    assert guarded(main, ["digest", arguments[0]]) == 0
+    line = capsys.readouterr().out
+    assert guarded(main, ["verify", *arguments, "--expect", line]) == 0
+    assert guarded(main, ["digest", arguments[0], "--expect", line]) == 0
+    other = line.replace(line.split()[-1], f"sha256:{'0' * 64}")
+    assert guarded(main, ["verify", *arguments, "--expect", other]) == 6
+    assert guarded(main, ["verify", *arguments, "--expect", f"{line} {other}"]) == 2
+
+
 def test_a_missing_input_exits_7(made_up, capsys):
     folder, _, _, *lock = made_up()
     assert guarded(main, ["verify", folder, *lock]) == 7

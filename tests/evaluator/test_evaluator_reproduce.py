@@ -12,6 +12,7 @@ from evaluator import reproduce as module
 from evaluator.__main__ import main
 from evaluator.held import Held
 from evaluator.reproduce import reproduce
+from evaluator.verify import climb
 from runner.execute import execute
 from runner.plan import Request
 from runner.repeat import repeat
@@ -110,6 +111,15 @@ def test_a_reveal_of_another_intervention(folder, held, here):
     fabricate.replace(folder / run.REVEAL, canonical.dumps(value))
     verdict = reproduce(folder, held)
     assert (v5(verdict).status, v5(verdict).found) == ("failed", "another intervention, proposal")
+
+
+def test_a_reveal_that_tells_other_knobs_than_its_proposal(folder, held, here):
+    value = json.loads((folder / run.REVEAL).read_bytes())
+    value["effective"]["projection_lr_multiplier"] = 30.0
+    fabricate.replace(folder / run.REVEAL, canonical.dumps(value))
+    assert climb(folder, held, level="V4").level == "V4"
+    verdict = reproduce(folder, held)
+    assert (verdict.level, v5(verdict).status, v5(verdict).found) == ("V4", "failed", "another one")
 
 
 def _another_device(plan):
