@@ -85,12 +85,20 @@ def score_folder(options):
         raise UsageError("E_USAGE", "score", expected, "neither")
     if not whole:
         value, path = score.score_run(options.folder, held, level=options.level)
-        _show(options, value, f"{value['run_id']}: {value['state']}, {value['verification']['level']}, {path}")
+        head = f"{value['run_id']}: {value['state']}, {value['verification']['level']}, {path}"
+        _show(options, value, "\n".join([head, *_marks_table(value["marks"])]))
         return
     frozen, failures = score.score_campaign(options.folder, held, level=options.level, final=options.final)
     counts = "planned {planned} = complete {complete} + failed {failed} + missing {missing}".format_map(frozen)
     _show(options, frozen, f"{counts}; scores frozen in {campaign.FROZEN}")
     raise_all(VerificationFailed, failures)
+
+
+def _marks_table(marks):
+    """Lines of a table of what was measured at each mark; none without marks."""
+    names = ("mark", "normalized_perplexity", "utilization", "psnr", "ssim")
+    rows = [names, *([f"{mark[name]:.4g}" for name in names] for mark in marks)]
+    return ["  ".join(text.ljust(len(name)) for text, name in zip(row, names, strict=True)) for row in rows if marks]
 
 
 def unblind_folder(options):

@@ -170,15 +170,15 @@ def lock(argv):
 
 def _resolve_apart(spec, root):
     """``resolve`` in a process of its own, so that what decodes images is not loaded in the process that trains."""
-    from runner import modules
+    from runner import ROOT
     from vqkit.data import resolve
 
-    sys.path.append(modules.ROOT)  # where that process, which takes over the path, finds this module
+    sys.path.append(ROOT)  # where that process, which takes over the path, finds this module
     try:
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             return pool.submit(resolve, spec, root).result()
     finally:
-        sys.path.remove(modules.ROOT)
+        sys.path.remove(ROOT)
 
 
 def _data(argv):

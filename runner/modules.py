@@ -17,7 +17,8 @@ import sys
 import sysconfig
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from runner import ROOT
+
 PACKAGES = ("runner", "vqkit")
 OUTSIDE = os.path.join("runner", "sweep", "")  # hands out cells and never trains: may be loaded, no digest covers it
 _LOADED = (

@@ -135,6 +135,17 @@ def test_a_diverged_run_exits_5_unless_v2_is_enough(made_up, capsys):
     assert guarded(main, ["score", *arguments]) == 0
 
 
+def test_the_score_of_one_run_is_shown_mark_by_mark(made_up, tmp_path, capsys):
+    assert guarded(main, ["score", *made_up()]) == 0
+    head, names, *rows = capsys.readouterr().out.splitlines()
+    (path,) = tmp_path.glob("*.score.json")
+    assert head.endswith(str(path))
+    marks = json.loads(path.read_bytes())["marks"]
+    assert len(rows) == len(marks) > 1
+    for row, mark in zip(rows, marks, strict=True):
+        assert [float(text) for text in row.split()] == pytest.approx([mark[name] for name in names.split()], rel=1e-3)
+
+
 def test_early_unblinding_exits_4(made_up, tmp_path, capsys):
     made_up()
     assert guarded(main, ["unblind", str(tmp_path / "one")]) == 4
