@@ -97,8 +97,10 @@ def score_folder(options):
 def _marks_table(marks):
     """Lines of a table of what was measured at each mark; none without marks."""
     names = ("mark", "normalized_perplexity", "utilization", "psnr", "ssim")
+    if not marks:
+        return []
     rows = [names, *([f"{mark[name]:.4g}" for name in names] for mark in marks)]
-    return ["  ".join(text.ljust(len(name)) for text, name in zip(row, names, strict=True)) for row in rows if marks]
+    return ["  ".join(text.ljust(len(name)) for text, name in zip(row, names, strict=True)).rstrip() for row in rows]
 
 
 def unblind_folder(options):

@@ -77,6 +77,12 @@ def tiny_data(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def images(tiny, tiny_data):
+    """What the tiny contract takes of that dataset: split → uint8 [N, 32, 32, 3]."""
+    return dataset.open_dataset(tiny_data, dataset.contract_counts(tiny)).images
+
+
+@pytest.fixture(scope="session")
 def shared_data():
     """The folder with real CIFAR-10 pixels; the test is skipped where it is absent."""
     if not SHARED_DATA.is_dir():

@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_leaves
 
 from runner import environment
 from runner.train import Trainer, scale, to_uint8
-from vqkit.formats import dataset
 from vqkit.nn import nearest, quantizer
 
 KNOBS = [
@@ -32,11 +31,6 @@ EACH = pytest.mark.parametrize("knobs", KNOBS, ids=range(len(KNOBS)))
 @pytest.fixture(scope="module", autouse=True)
 def _pinned():
     environment.pin("cpu", 1)
-
-
-@pytest.fixture(scope="module")
-def images(tiny, tiny_data):
-    return dataset.open_dataset(tiny_data, dataset.contract_counts(tiny)).images
 
 
 class AsOnCuda(TorchDispatchMode):

@@ -10,7 +10,6 @@ from conftest import contract_spec
 
 from runner import environment
 from runner.train import Ended, Progress, Trainer, epoch_order, run_epochs, scale, to_uint8
-from vqkit.formats import dataset
 from vqkit.formats.contract import Contract
 from vqkit.formats.run import STEP_COLUMNS, state_layout
 from vqkit.nn.adam import Group
@@ -19,11 +18,6 @@ from vqkit.nn.adam import Group
 @pytest.fixture(scope="module", autouse=True)
 def _pinned():
     environment.pin("cpu", 1)
-
-
-@pytest.fixture(scope="module")
-def images(tiny, tiny_data):
-    return dataset.open_dataset(tiny_data, dataset.contract_counts(tiny)).images
 
 
 @pytest.fixture
